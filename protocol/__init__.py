@@ -1,0 +1,18 @@
+"""The protocol as pure Python: one file per section of `docs/protocol.md`.
+
+No I/O, no clock, no network, no randomness but the seeds passed in. The contracts must agree with every
+function here that both compute, to the last wei.
+
+| section | file |
+|---|---|
+| 2 money | `vault` |
+| 3 a run, its seats | `run`, `seats`, `constants` |
+| 4 time | `schedule` |
+| 5 updates | `manifest`, `merkle` |
+| 6 randomness | `seed`, `assignment` |
+| 7 scores | `weights`, `evidence`, `report`, `verdicts`, `recipe` |
+| 8 consensus | `consensus` |
+| 9 penalties | `penalties` |
+| 10 state | `step` |
+| 13 encodings | `hashing`, `merkle`, `manifest`, `report` |
+"""

@@ -1,0 +1,131 @@
+"""A validator's report on one round, and the commitment to it. Protocol sections 7 and 13.
+
+```
+words = [base root, newest root, evidence hash, w0, w1, ...]
+w_j   = ten seats, 10j first: seat 10j + i in bits [24 * (9 - i), 24 * (10 - i)), the top 16 bits zero
+seat  = weight << 8 | verdict
+```
+
+Trailing words are omitted when all their seats are absent; seats beyond those judged are absent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from earnest.protocol.constants import MAX_TRAINERS, WEIGHT_ONE
+from earnest.protocol.hashing import keccak_abi
+from earnest.protocol.verdicts import Verdict
+
+SEATS_PER_WORD = 10
+HEAD_WORDS = 3
+MAX_WORDS = HEAD_WORDS + -(-MAX_TRAINERS // SEATS_PER_WORD)
+
+
+class ReportError(ValueError):
+    """The words are not the canonical encoding of any report."""
+
+
+@dataclass(frozen=True)
+class SeatVote:
+    """One validator's word on one trainer seat."""
+
+    weight: int
+    verdict: int
+
+    @property
+    def counted_weight(self) -> int:
+        """The weight that consensus sees: 0 unless the verdict is `ACCEPTED` (section 8)."""
+        return self.weight if self.verdict == Verdict.ACCEPTED else 0
+
+
+ABSENT = SeatVote(0, Verdict.ABSENT)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one validator says of one round; `votes[i]` is about trainer seat i."""
+
+    base_root: bytes
+    """Root of the state that the round trained from."""
+
+    newest_root: bytes
+    """Root of the state that the round's aggregate is added to."""
+
+    evidence: bytes
+    """keccak256 of the evidence file."""
+
+    votes: tuple[SeatVote, ...]
+
+    def vote(self, seat: int) -> SeatVote:
+        """The vote on a seat, absent beyond the seats judged."""
+        return self.votes[seat] if seat < len(self.votes) else ABSENT
+
+    def words(self) -> list[bytes]:
+        """The canonical words: what is revealed as calldata and passed to settlement."""
+        last = max((i for i, vote in enumerate(self.votes) if vote != ABSENT), default=-1)
+        seats = [self.vote(i) for i in range(-(-(last + 1) // SEATS_PER_WORD) * SEATS_PER_WORD)]
+        pages = [seats[i : i + SEATS_PER_WORD] for i in range(0, len(seats), SEATS_PER_WORD)]
+        return [self.base_root, self.newest_root, self.evidence, *map(_pack, pages)]
+
+    def hash(self) -> bytes:
+        return words_hash(self.words())
+
+
+def _pack(page: Sequence[SeatVote]) -> bytes:
+    word = 0
+    for vote in page:
+        if not (0 <= vote.weight <= WEIGHT_ONE and 0 <= vote.verdict <= 255):
+            raise ReportError(f"{vote} does not fit 24 bits")
+        word = word << 24 | vote.weight << 8 | vote.verdict
+    return word.to_bytes(32, "big")
+
+
+def words_hash(words: Sequence[bytes]) -> bytes:
+    """keccak256(abi.encode(bytes32[] words)): the report hash, of any words that were revealed."""
+    return keccak_abi(["bytes32[]"], [list(words)])
+
+
+def read_report(words: Sequence[bytes], seats: int) -> Report:
+    """The report as the contract reads it: total on at least three words, whatever a validator put into them.
+
+    Settlement goes by this, so that no odd encoding lets a node and the contract disagree. Pass the revealed
+    words, not those of the result, to the contract: the hash is over what was revealed.
+    """
+    if len(words) < HEAD_WORDS:
+        raise ReportError(f"a report has at least {HEAD_WORDS} words, not {len(words)}")
+    return Report(words[0], words[1], words[2], tuple(_read_vote(words, i) for i in range(seats)))
+
+
+def _read_vote(words: Sequence[bytes], seat: int) -> SeatVote:
+    word, place = HEAD_WORDS + seat // SEATS_PER_WORD, SEATS_PER_WORD - 1 - seat % SEATS_PER_WORD
+    if word >= len(words):
+        return ABSENT
+    entry = int.from_bytes(words[word], "big") >> 24 * place & 0xFFFFFF
+    return SeatVote(entry >> 8, entry & 0xFF)
+
+
+def decode_report(words: Sequence[bytes], seats: int) -> Report:
+    """The report that the words encode. Raises ReportError on anything not canonical.
+
+    Canonical: the encoding that `Report.words` gives, known verdicts, weight 0 under any verdict but
+    `ACCEPTED`, nothing said of a seat beyond `seats`.
+    """
+    report = read_report(words, seats)
+    for vote in report.votes:
+        if vote.verdict not in Verdict.__members__.values():
+            raise ReportError(f"unknown verdict {vote.verdict}")
+        if vote.weight != vote.counted_weight:
+            raise ReportError("a weight under a verdict other than accepted")
+    if report.words() != list(words):
+        raise ReportError("not the canonical encoding")
+    return report
+
+
+def report_commitment(
+    chain_id: int, contract: str, run: int, round: int, validator: str, report_hash: bytes, salt: bytes
+) -> bytes:
+    """What a validator seals in the score-commit window; `validator` is the seat's owner."""
+    return keccak_abi(
+        ["uint256", "address", "uint256", "uint256", "address", "bytes32", "bytes32"],
+        [chain_id, contract, run, round, validator, report_hash, salt],
+    )

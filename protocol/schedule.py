@@ -1,0 +1,118 @@
+"""Time: a phase is a function of block time, never a stored state. Protocol section 4.
+
+```
+round r:   commit [t0, t0+C)   reveal [.., +R)   seed   score-commit [.., +S)   score-reveal [.., +V)
+           then settle window G, then contest window K
+```
+
+All times are unix seconds, all windows half-open.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Window:
+    """Half-open interval of block times, [start, end)."""
+
+    start: int
+    end: int
+
+    def contains(self, t: int) -> bool:
+        return self.start <= t < self.end
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When what may happen in a run. `rounds` is the index of the report-only round after the last one."""
+
+    start: int
+    rounds: int
+    commit_s: int
+    reveal_s: int
+    score_commit_s: int
+    score_reveal_s: int
+    settle_s: int
+    contest_s: int
+    overlap: bool
+
+    @property
+    def scored_s(self) -> int:
+        """Seconds from a round's opening to the end of its score-reveal window: C + R + S + V."""
+        return self.commit_s + self.reveal_s + self.score_commit_s + self.score_reveal_s
+
+    @property
+    def period(self) -> int:
+        """Seconds between the openings of two rounds: C with overlap, else C + R + S + V."""
+        return self.commit_s if self.overlap else self.scored_s
+
+    @property
+    def least_exit_delay(self) -> int:
+        """C + R + S + V + G + K: a fault of a round can move a bond for that long after the round opened."""
+        return self.scored_s + self.settle_s + self.contest_s
+
+    def opens(self, r: int) -> int:
+        """t0 of round r."""
+        if r < 0:
+            raise ValueError(f"round {r} is negative")
+        return self.start + r * self.period
+
+    def commit(self, r: int) -> Window:
+        t = self.opens(r)
+        return Window(t, t + self.commit_s)
+
+    def reveal(self, r: int) -> Window:
+        t = self.commit(r).end
+        return Window(t, t + self.reveal_s)
+
+    def seed_opens(self, r: int) -> int:
+        """From here on anyone may call `seed`: all updates of the round lie open."""
+        return self.reveal(r).end
+
+    def score_commit(self, r: int) -> Window:
+        t = self.reveal(r).end
+        return Window(t, t + self.score_commit_s)
+
+    def score_reveal(self, r: int) -> Window:
+        t = self.score_commit(r).end
+        return Window(t, t + self.score_reveal_s)
+
+    def settle(self, r: int) -> Window:
+        t = self.score_reveal(r).end
+        return Window(t, t + self.settle_s)
+
+    def contest(self, r: int) -> Window:
+        t = self.settle(r).end
+        return Window(t, t + self.contest_s)
+
+    def round_at(self, t: int) -> int:
+        """The round whose turn it is at t; 0 before the start (not yet open); unbounded after the end."""
+        return max(0, t - self.start) // self.period
+
+    def next_round(self, t: int) -> int:
+        """The first round that has not opened by t: joins, syncs and operator changes count from it."""
+        return 0 if t < self.start else self.round_at(t) + 1
+
+    def base_round(self, r: int) -> int:
+        """The last round whose aggregate is in base(r), what round r trains from; -1: the initial state."""
+        return max(-1, r - 2 if self.overlap else r - 1)
+
+    def newest_round(self, r: int) -> int:
+        """The last round whose aggregate is in the state that round r's is added to; -1: the initial state."""
+        return r - 1
+
+    def assignment_seed_round(self, r: int) -> int | None:
+        """The round whose seed assigns round r's data; None: `seed.fallback_seed` does (section 6)."""
+        source = r - 2 if self.overlap else r - 1
+        return source if source >= 0 else None
+
+    def problems(self) -> list[str]:
+        """Why `create_run` refuses this schedule, in the contract's words; empty when it does not."""
+        reasons: list[str] = []
+        if not all((self.commit_s, self.reveal_s, self.score_commit_s, self.score_reveal_s, self.settle_s)):
+            reasons.append("runs: empty window")
+        if self.overlap and self.scored_s - self.commit_s + self.settle_s > self.commit_s:
+            reasons.append("runs: windows exceed commit")
+        if not self.overlap and self.settle_s > self.scored_s:
+            reasons.append("runs: settle window too long")
+        return reasons

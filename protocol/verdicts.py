@@ -1,0 +1,41 @@
+"""What a validator can say of an update, and who sits in a run. Protocol section 7 and 13."""
+
+from enum import IntEnum
+
+
+class Verdict(IntEnum):
+    """A validator's verdict on one trainer seat in one round."""
+
+    ACCEPTED = 0
+    """Counted, with its weight."""
+
+    ABSENT = 1
+    """Nothing revealed."""
+
+    UNAVAILABLE = 2
+    """No mirror had the payload by the end of the reveal window."""
+
+    MALFORMED = 3
+    """The payload fails a check."""
+
+    HARMFUL = 4
+    """Both e-values are above the threshold (`earnest.protocol.evidence`)."""
+
+    COPIED = 5
+    """The decoded update is identical to one committed earlier."""
+
+    UNFAITHFUL = 6
+    """A re-executed segment does not match the trace, or was not served."""
+
+    NOT_COUNTED = 7
+    """Wrong base, similar to an earlier update, norm too large, attestation missing: no pay, no penalty."""
+
+    ABSTAIN = 255
+    """The validator could not judge, by its own infrastructure's fault."""
+
+
+class Role(IntEnum):
+    """What a seat is for; also the role in an admission leaf."""
+
+    TRAINER = 1
+    VALIDATOR = 2
