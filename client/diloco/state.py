@@ -1,0 +1,133 @@
+"""The state of a run between two rounds: parameters and outer momentum, and the one file that holds them (Protocol section 10).
+
+A state file is one canonical JSON line that lists every tensor (name, dtype, shape; sorted by name), a line feed,
+then the tensors' bytes, little-endian float32: all parameters, then all momenta. Equal states have equal files,
+so their root names them.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from earnest.protocol.merkle import content_root
+
+Parameters = dict[str, Tensor]
+
+_NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
+
+
+class StateError(ValueError):
+    """A state file that is not the canonical file of any state of this model."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Names and shapes of a model's parameters, sorted by name; the order of every concatenation."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.shapes]
+        if names != sorted(set(names)) or not names:
+            raise ValueError("parameter names must be unique and sorted, at least one")
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"parameter name {name!r} is not of [A-Za-z0-9_.]")
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Tensor]) -> "Spec":
+        return cls(tuple((name, tuple(parameters[name].shape)) for name in sorted(parameters)))
+
+    @cached_property
+    def size(self) -> int:
+        """Number of scalar parameters."""
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of one update at full precision (float32): the base of every compression ratio."""
+        return 4 * self.size
+
+    def join(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """One float32 vector [size] on the CPU: the name-sorted concatenation of `parameters`."""
+        if Spec.of(parameters) != self:
+            raise ValueError("tensors do not have the model's names and shapes")
+        flat = [parameters[name].detach().to("cpu", torch.float32).reshape(-1) for name, _ in self.shapes]
+        return torch.cat(flat)
+
+    def split(self, flat: Tensor) -> Parameters:
+        """The inverse of `join`: views into `flat` [size]."""
+        parts = flat.split([math.prod(shape) for _, shape in self.shapes])
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes, parts, strict=True)}
+
+
+@dataclass(frozen=True)
+class State:
+    """Float32 CPU tensors by name; `momentum` has the names and shapes of `parameters`."""
+
+    parameters: Parameters
+    momentum: Parameters
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "State":
+        """The model as it is, with outer momentum zero."""
+        parameters = read_parameters(model)
+        return cls(parameters, {name: torch.zeros_like(value) for name, value in parameters.items()})
+
+
+def spec(state: State) -> Spec:
+    return Spec.of(state.parameters)
+
+
+def read_parameters(model: nn.Module) -> Parameters:
+    """Copies of the model's parameters on the CPU, float32. Buffers are not part of a state."""
+    return {name: p.detach().to("cpu", torch.float32, copy=True) for name, p in model.named_parameters()}
+
+
+def write_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+    """Overwrite the model's parameters in place."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(parameters[name])
+
+
+def to_bytes(state: State) -> bytes:
+    """The canonical state file."""
+    layout = spec(state)
+    tensors = torch.cat([layout.join(state.parameters), layout.join(state.momentum)])
+    return _header(layout) + tensors.numpy().astype("<f4").tobytes()
+
+
+def from_bytes(data: bytes, layout: Spec) -> State:
+    """The state in a file whose model is known to be `layout`.
+
+    Raises StateError unless `to_bytes` of the result is `data`, with finite numbers only.
+    """
+    header = _header(layout)
+    if not data.startswith(header):
+        raise StateError("state header is not the canonical one of this model")
+    if len(data) != len(header) + 2 * layout.dense_bytes:
+        raise StateError(f"state has {len(data)} bytes, expected {len(header) + 2 * layout.dense_bytes}")
+    numbers = np.frombuffer(data, "<f4", offset=len(header)).astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise StateError("state holds a number that is not finite")
+    parameters, momentum = torch.from_numpy(numbers).split(layout.size)
+    return State(layout.split(parameters), layout.split(momentum))
+
+
+def state_root(state: State) -> bytes:
+    """The 32 bytes that name the state (Protocol section 13)."""
+    return content_root(to_bytes(state))
+
+
+def _header(layout: Spec) -> bytes:
+    tensors = [[name, "F32", list(shape)] for name, shape in layout.shapes]
+    document = {"momentum": tensors, "parameters": tensors}
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,144 @@
+"""Canonical safetensors files: for given tensors there is exactly one, and only that one is accepted.
+
+A reader states the tensors it expects; that fixes every byte of the header, so acceptance is a comparison of bytes
+and nothing that the file claims is ever allocated. Only a refused file's header is parsed, to say why. Canonical is
+what the safetensors library writes: widest dtype first, then by name, header padded with spaces to 8 bytes.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+HEADER_LIMIT = 1 << 20
+WIDTHS = {"F32": 4, "BF16": 2, "U8": 1}
+_NUMPY = {"F32": "<f4", "BF16": "<u2", "U8": "|u1"}
+
+
+class PayloadError(ValueError):
+    """A file that is not the canonical encoding of any update; `reason` says why, in plain words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Entry(NamedTuple):
+    """One tensor of a file: F32, U8, or BF16 (whose numpy form is its raw bits as uint16)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return WIDTHS[self.dtype] * math.prod(self.shape)
+
+
+def file_bytes(entries: Sequence[Entry]) -> int:
+    """Exact size of the file that holds `entries`."""
+    return len(header(entries)) + sum(entry.nbytes for entry in entries)
+
+
+def header(entries: Sequence[Entry]) -> bytes:
+    """Length prefix and JSON header, the same for everyone. Raises ValueError above HEADER_LIMIT."""
+    fields, start = {}, 0
+    for name, dtype, shape in _ordered(entries):
+        end = start + Entry(name, dtype, shape).nbytes
+        fields[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > HEADER_LIMIT:
+        raise ValueError(f"a header of {len(text)} bytes is above the limit of {HEADER_LIMIT}")
+    return len(text).to_bytes(8, "little") + text
+
+
+def write(tensors: Mapping[Entry, np.ndarray]) -> bytes:
+    """The canonical file that holds `tensors`."""
+    bodies = [
+        np.ascontiguousarray(tensors[entry], _NUMPY[entry.dtype]).tobytes() for entry in _ordered([*tensors])
+    ]
+    return header([*tensors]) + b"".join(bodies)
+
+
+def read(data: bytes, entries: Sequence[Entry]) -> dict[str, np.ndarray]:
+    """The tensors of `data` as read-only views, if it is the canonical file of exactly `entries`.
+
+    Raises PayloadError before anything is allocated. Numbers are not looked at: NaN passes.
+    """
+    expected = header(entries)
+    if not data.startswith(expected):
+        raise PayloadError(_why(data, entries))
+    size = len(expected) + sum(entry.nbytes for entry in entries)
+    if len(data) < size:
+        raise PayloadError(f"truncated: {len(data)} bytes, expected {size}")
+    if len(data) > size:
+        raise PayloadError(f"oversized: {len(data)} bytes, expected {size}")
+    tensors, offset = {}, len(expected)
+    for entry in _ordered(entries):
+        count = math.prod(entry.shape)
+        tensors[entry.name] = np.frombuffer(data, _NUMPY[entry.dtype], count, offset).reshape(entry.shape)
+        offset += entry.nbytes
+    return tensors
+
+
+def entries_of(data: bytes) -> list[Entry]:
+    """What the header of a file of our own claims to hold; `read` then checks the claim."""
+    fields = _fields(data)
+    try:
+        entries = [Entry(name, field["dtype"], tuple(field["shape"])) for name, field in fields.items()]
+        if not all(e.dtype in WIDTHS and all(type(n) is int and n >= 0 for n in e.shape) for e in entries):
+            raise PayloadError("header names a dtype or shape that is not supported")
+    except (TypeError, KeyError) as error:
+        raise PayloadError("header has a malformed entry") from error
+    return entries
+
+
+def _ordered(entries: Sequence[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: (-WIDTHS[entry.dtype], entry.name))
+
+
+def _fields(data: bytes) -> dict:
+    """The parsed header, its length bounded first."""
+    if len(data) < 8:
+        raise PayloadError("truncated: no room for a header length")
+    length = int.from_bytes(data[:8], "little")
+    if length > HEADER_LIMIT:
+        if data[0] == 0x80 and data[1] <= 5:
+            raise PayloadError("a pickle, which is never loaded")
+        if data.startswith(b"PK"):
+            raise PayloadError("a zip archive (torch.save?), which is never loaded")
+        raise PayloadError(f"header length {length} is above the limit of {HEADER_LIMIT}")
+    if length > len(data) - 8:
+        raise PayloadError(f"truncated: a header of {length} bytes in a file of {len(data)}")
+    try:
+        fields = json.loads(data[8 : 8 + length])
+    except (ValueError, RecursionError) as error:
+        raise PayloadError("header is not JSON") from error
+    if not isinstance(fields, dict):
+        raise PayloadError("header is not a JSON object")
+    return fields
+
+
+def _why(data: bytes, entries: Sequence[Entry]) -> str:
+    """The reason why `data` does not begin with the header of `entries`."""
+    try:
+        fields = _fields(data)
+    except PayloadError as error:
+        return error.reason
+    wanted = {entry.name: entry for entry in entries}
+    for name in fields:
+        if name not in wanted:
+            return f"extra key in the header: {name[:64]!r}"
+    for name, (_, dtype, shape) in wanted.items():
+        field = fields.get(name)
+        if not isinstance(field, dict):
+            return f"tensor missing: {name}"
+        if field.get("dtype") != dtype:
+            return f"wrong dtype of {name}: expected {dtype}"
+        if field.get("shape") != list(shape):
+            return f"wrong shape of {name}: expected {list(shape)}"
+    return "header is not canonical"
