@@ -1,0 +1,122 @@
+"""What a run's URI points at: the recipe, who is admitted, and the initial state (Protocol section 3).
+
+The URI is `<base>/<root>`: the bundle is an object like any other, so nobody can serve two versions of it, and its
+parts must match what the contract fixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from earnest.client.diloco.state import State, from_bytes, spec, state_root, to_bytes
+from earnest.client.errors import EarnestError
+from earnest.client.storage.fetch import fetch
+from earnest.client.storage.objects import ObjectStore
+from earnest.client.tasks.task import Task, load_task
+from earnest.protocol.merkle import admission_root
+from earnest.protocol.recipe import Recipe, RecipeError
+from earnest.protocol.run import RunParams
+from earnest.protocol.verdicts import Role
+
+MAX_BUNDLE_BYTES = 1 << 20
+
+
+class BundleError(EarnestError):
+    """The files of a run are not the ones that its contract names."""
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    recipe: str
+    admission: list[tuple[str, int]]
+    initial_state: str
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A run's files, apart from the initial state itself. `admission` lists (account, role)."""
+
+    recipe: Recipe
+    admission: tuple[tuple[str, Role], ...]
+    initial_state: bytes
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON."""
+        document = _Document(
+            recipe=self.recipe.to_json().decode(),
+            admission=[(account, int(role)) for account, role in self.admission],
+            initial_state=self.initial_state.hex(),
+        )
+        return msgspec.json.encode(document, order="sorted")
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Bundle:
+        """Raises BundleError for anything that is not a bundle."""
+        try:
+            document = msgspec.json.decode(data, type=_Document)
+            return Bundle(
+                Recipe.from_json(document.recipe.encode()),
+                tuple((account, Role(role)) for account, role in document.admission),
+                bytes.fromhex(document.initial_state),
+            )
+        except (msgspec.DecodeError, RecipeError, ValueError) as error:
+            raise BundleError(
+                f"the run's bundle cannot be read: {error}", "ask the sponsor for the right URI"
+            ) from error
+
+    def check(self, params: RunParams) -> None:
+        """Raises BundleError unless recipe, admission list and initial state are the run's."""
+        admitted = admission_root(self.admission) if self.admission else bytes(32)
+        for name, ours, fixed in (
+            ("recipe", self.recipe.hash(), params.recipe_hash),
+            ("admission list", admitted, params.admission_root),
+            ("initial state", self.initial_state, params.initial_state),
+        ):
+            if ours != fixed:
+                raise BundleError(
+                    f"the {name} under the run's URI has hash {ours.hex()}, the run fixed {fixed.hex()}",
+                    "do not work for this run until its sponsor serves the files it committed to",
+                )
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """A run's files, fetched and checked, ready to work with."""
+
+    bundle: Bundle
+    task: Task
+    initial: State
+
+
+def publish(store: ObjectStore, recipe: Recipe, admission: tuple[tuple[str, Role], ...], initial: State) -> bytes:
+    """Puts the bundle and the initial state into `store`; returns the bundle's root, the URI's last part."""
+    root = store.put(to_bytes(initial))
+    return store.put(Bundle(recipe, admission, root).to_bytes())
+
+
+def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:
+    """Fetches the run's files, checks them against the contract's parameters, keeps copies in `store`.
+
+    Raises BundleError when they are not the run's, StorageError when they are not to be had.
+    """
+    base, _, name = uri.rstrip("/").rpartition("/")
+    try:
+        root = bytes.fromhex(name)
+    except ValueError as error:
+        raise BundleError(f"the run's URI {uri!r} does not end in a root", "ask the sponsor") from error
+    bundle = Bundle.from_bytes(_obtain(root, base, MAX_BUNDLE_BYTES, store))
+    bundle.check(params)
+    task = load_task(bundle.recipe.task, bundle.recipe.task_options)
+    like = spec(task.build_model(bundle.recipe.seed))
+    limit = 64 * sum(4 * tensor.numel() for tensor in task.build_model(0).parameters()) + (1 << 20)
+    initial = from_bytes(_obtain(bundle.initial_state, base, limit, store), like)
+    if state_root(initial) != bundle.initial_state:
+        raise BundleError("the initial state's file is not canonical", "ask the sponsor")
+    return RunFiles(bundle, task, initial)
+
+
+def _obtain(root: bytes, base: str, limit: int, store: ObjectStore) -> bytes:
+    if store.has(root):
+        return store.get(root, limit)
+    return fetch(root, None, [base], limit, store)

@@ -1,0 +1,209 @@
+"""A node's own copy of a run: the record from the chain, the samples and the states that follow from it.
+
+Everything here is recomputed from the public record and the published payloads (Protocol sections 6, 8 and 10), so two
+nodes that have seen the same blocks hold the same states, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.scanner import Scanner
+from earnest.client.diloco.codecs import Codec, Update
+from earnest.client.diloco.outer import aggregate, outer_step
+from earnest.client.diloco.state import State, from_bytes, state_root, to_bytes
+from earnest.client.record import RunRecord
+from earnest.client.storage.fetch import Unavailable, WrongContent, fetch
+from earnest.client.storage.journal import Journal
+from earnest.client.storage.objects import ObjectStore
+from earnest.protocol.assignment import RoundSamples, SamplePool
+from earnest.protocol.recipe import Recipe
+from earnest.protocol.schedule import Schedule
+from earnest.protocol.seed import fallback_seed
+from earnest.protocol.step import clip_norm, shares
+from earnest.protocol.verdicts import Role
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The state after a round, its root, and the clip norm that holds for the next one."""
+
+    state: State
+    root: bytes
+    clip_norm: float
+
+
+class Follower:
+    """Follows one run. `advance` to a block first; every answer then speaks of that block.
+
+    `store` is the node's public object store: states and payloads that it has seen are kept and served from there.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: int,
+        recipe: Recipe,
+        codec: Codec,
+        initial: State,
+        scanner: Scanner,
+        store: ObjectStore,
+        journal: Journal,
+    ) -> None:
+        self.record = RunRecord(run)
+        self.recipe = recipe
+        self.codec = codec
+        self._scanner = scanner
+        self._store = store
+        self._journal = journal
+        self._samples: list[RoundSamples] = []
+        self._pool = SamplePool(
+            recipe.pool_size, recipe.inner.steps * recipe.inner.batch, recipe.scoring.held_out
+        )
+        self._standings = {-1: Standing(initial, state_root(initial), recipe.scoring.clip_norm)}
+        self._updates: dict[bytes, Update] = {}
+        self.at: BlockRef | None = None
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.record.params.schedule()
+
+    def advance(self, head: BlockRef) -> None:
+        """Reads everything up to `head`. Raises ReorgDetected if blocks already read have changed."""
+        self.record.apply(self._scanner.poll(head))
+        self.at = head
+
+    # Where objects are
+
+    def sources(self, seat: int | None = None) -> list[str]:
+        """Base URLs to ask for objects: the trainer's own first, then every validator's mirror."""
+        trainers, validators = self.record.seats[Role.TRAINER], self.record.seats[Role.VALIDATOR]
+        first = [trainers[seat].uri] if seat is not None and seat in trainers else []
+        return first + [record.uri for _, record in sorted(validators.items())]
+
+    def payload(self, round: int, seat: int) -> bytes:
+        """The payload that the seat revealed, verified, from this node's store or any mirror; kept from then on.
+
+        Raises Unavailable or WrongContent (client.storage.fetch).
+        """
+        manifest = self.record.round(round).manifests[seat]
+        limit = min(self.recipe.max_payload_bytes, manifest.size)
+        if self._store.has(manifest.update):
+            return self._store.get(manifest.update, limit)
+        data = fetch(manifest.update, manifest.size, self.sources(seat), limit)
+        self._store.put(data)
+        return data
+
+    def update(self, round: int, seat: int) -> Update:
+        """The decoded update of a seat; raises what `payload` raises, or PayloadError."""
+        root = self.record.round(round).manifests[seat].update
+        if root not in self._updates:
+            self._updates[root] = self.codec.decode(self.payload(round, seat))
+        return self._updates[root]
+
+    # Samples
+
+    def samples(self, round: int) -> RoundSamples | None:
+        """Who trains on what in `round`; None while an earlier round's seed is still to come (Protocol section 6)."""
+        while len(self._samples) <= round:
+            seed = self._assignment_seed(len(self._samples))
+            if seed is None:
+                return None
+            seats = self.record.active_trainers(len(self._samples))
+            self._samples.append(self._pool.assign(seed, seats))
+        return self._samples[round]
+
+    def _assignment_seed(self, round: int) -> bytes | None:
+        run, source = self.record.run, self.schedule.assignment_seed_round(round)
+        if source is None:
+            return fallback_seed(run, round)
+        seed = self.record.round(source).seed
+        over = self.at is not None and self.at.time >= self.schedule.score_commit(source).end
+        if seed is None and over:
+            return fallback_seed(run, round)
+        return seed
+
+    # States
+
+    def closed(self, round: int) -> bool:
+        """Whether the round's reports are all revealed, so that its outcome is decided."""
+        return self.at is not None and self.at.time >= self.schedule.score_reveal(round).end
+
+    def standing_after(self, round: int) -> Standing | None:
+        """The state after `round` (-1: the initial state); None while it cannot be computed yet.
+
+        Raises Unavailable when an accepted payload is to be had from nobody.
+        """
+        known = max(r for r in self._standings if r <= round)
+        while known < round:
+            if not self.closed(known + 1):
+                return None
+            known += 1
+            self._standings[known] = self._step(known, self._standings[known - 1])
+            self._forget(known)
+        return self._standings[round]
+
+    def newest(self, round: int) -> Standing | None:
+        """The state that this round's aggregate is added to."""
+        return self.standing_after(round - 1)
+
+    def base(self, round: int) -> Standing | None:
+        """The state that this round's training starts from."""
+        return self.standing_after(self.schedule.base_round(round))
+
+    def _step(self, round: int, before: Standing) -> Standing:
+        settled = self.record.settled(round)
+        portion = {} if settled.void else shares(settled.consensus)
+        if not portion:
+            return before
+        try:
+            updates = {seat: self.update(round, seat) for seat in sorted(portion)}
+        except (Unavailable, WrongContent):
+            return self._download(round)
+        outer = self.recipe.outer
+        gradient = aggregate(
+            [(seat, updates[seat]) for seat in sorted(portion)], portion, before.clip_norm, outer.aggregation
+        )
+        state = outer_step(before.state, gradient, outer.lr, outer.momentum)
+        root = self.keep(state)
+        log.info("state", round=round, root=root.hex(), counted=len(portion))
+        return Standing(state, root, self._next_clip(updates, settled.consensus))
+
+    def _next_clip(self, updates: dict[int, Update], consensus: Sequence[int]) -> float:
+        norms = [(update.norm, consensus[seat]) for seat, update in sorted(updates.items())]
+        return clip_norm(norms, self.recipe.scoring.clip_norm)
+
+    def _download(self, round: int) -> Standing:
+        """The state after `round` as a later round's majority reported it; for payloads that are gone."""
+        later = self.record.settled(round + 1) if self.closed(round + 1) else None
+        if later is None or later.pair is None:
+            raise Unavailable(
+                f"an accepted update of round {round} is served by nobody, and no later report names its state",
+                fix="wait for the next round's reports, or add a mirror that has the payload",
+            )
+        root = later.pair[1]
+        data = fetch(root, None, self.sources(), self._state_limit())
+        before = self._standings[-1].state
+        state = from_bytes(data, before)
+        updates = {seat: self.update(round, seat) for seat in shares(self.record.settled(round).consensus)}
+        self._store.put(data)
+        return Standing(state, root, self._next_clip(updates, self.record.settled(round).consensus))
+
+    def _state_limit(self) -> int:
+        return len(to_bytes(self._standings[-1].state)) if -1 in self._standings else 0
+
+    def keep(self, state: State) -> bytes:
+        """Puts the state's file where others can fetch it; returns its root."""
+        return self._store.put(to_bytes(state))
+
+    def _forget(self, round: int) -> None:
+        for old in [r for r in self._standings if -1 < r < round - 3]:
+            del self._standings[old]
+        if len(self._updates) > 4096:
+            self._updates.clear()

@@ -1,0 +1,136 @@
+"""What both kinds of node are: a loop over "what does the chain say, what is due, is it still needed?".
+
+All state that matters is on the chain or in the journal, so a node killed at any instruction starts again and goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.contracts import Call
+from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.outbox import Outbox
+from earnest.client.errors import ChainError
+from earnest.client.follower import Follower
+from earnest.client.participation import Contracts
+from earnest.client.settler import Duty, Settler
+from earnest.client.storage.journal import Journal
+from earnest.client.storage.objects import ObjectStore
+from earnest.protocol.verdicts import Role
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """What a node is built from; everything is passed in, so that nothing reaches for a clock or a network by itself."""
+
+    chain: Chain
+    contracts: Contracts
+    follower: Follower
+    outbox: Outbox
+    journal: Journal
+    store: ObjectStore
+    private: ObjectStore
+    account: str
+    salt: Callable[[], bytes]
+
+
+class Node(ABC):
+    """One seat's node. Call `step` again and again; it returns the time at which something is next due.
+
+    `account` is the seat's owner; the outbox signs with the operator's key (often the same).
+    """
+
+    role: Role
+
+    def __init__(self, parts: NodeParts, patience: int = 0) -> None:
+        self.parts = parts
+        self.follower = parts.follower
+        self.record = parts.follower.record
+        self._settler = Settler(self.record, parts.contracts.runs, parts.contracts.settlement, patience)
+
+    @property
+    def seat(self) -> int | None:
+        """The seat that the account holds; None while it has none."""
+        return self.record.find_seat(self.role, self.parts.account)
+
+    @property
+    def run(self) -> int:
+        return self.record.run
+
+    def step(self) -> int:
+        """Does what is due at the newest final block; returns when something is next due (unix seconds)."""
+        head = self.parts.chain.final()
+        self.follower.advance(head)
+        self.parts.outbox.resume()
+        self.act(head)
+        for duty in self._settler.duties(head):
+            self.send(duty)
+        return self.next_due(head.time)
+
+    @abstractmethod
+    def act(self, head: BlockRef) -> None:
+        """The role's own duties at `head`."""
+
+    def times(self, round: int) -> Iterable[int]:
+        """The boundaries of a round at which the role has something to do."""
+        schedule = self.follower.schedule
+        return (schedule.opens(round), schedule.commit(round).end, schedule.reveal(round).end)
+
+    def next_due(self, now: int) -> int:
+        schedule, last = self.follower.schedule, self.record.planned_rounds
+        current = schedule.round_at(now)
+        times = [time for r in range(max(0, current - 1), min(current + 2, last + 1)) for time in self.times(r)]
+        settle = self._settler.next_due(now)
+        times += [settle] if settle is not None else []
+        return min((time for time in times if time > now), default=now + schedule.period)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over for this node: the report-only round's settle and contest windows are past."""
+        at, schedule = self.follower.at, self.follower.schedule
+        return at is not None and at.time >= schedule.contest(self.record.planned_rounds).end
+
+    def send(self, duty: Duty) -> bool:
+        """Sends a duty if it is still needed; a revert is logged, since somebody else was often just faster."""
+        return self.submit(duty.intent, duty.call, duty.still_needed, duty.deadline)
+
+    def submit(
+        self,
+        intent: str,
+        call: Call,
+        still_needed: Callable[[BlockRef], bool],
+        deadline: int,
+    ) -> bool:
+        """Sends one call under a name that is unique in this node's journal. True once it is on the chain."""
+        name = f"{self.run}/{intent}"
+        try:
+            receipt = self.parts.outbox.send(
+                name, call, still_needed=lambda: still_needed(self.parts.chain.head()), deadline=deadline
+            )
+        except ChainError as error:
+            log.warning("not sent", intent=name, cause=error.cause, fix=error.fix)
+            return False
+        if receipt is not None:
+            log.info("sent", intent=name, block=receipt.block_number, gas=receipt.gas_used)
+        return receipt is not None
+
+
+def run_forever(node: Node, clock: Callable[[], float], stop: threading.Event, poll_s: float) -> None:
+    """Steps the node until the run is over or `stop` is set; endpoint failures are waited out, never fatal."""
+    while not stop.is_set() and not node.finished:
+        try:
+            due = node.step()
+        except ChainError as error:
+            if not error.retryable:
+                raise
+            log.warning("waiting for the chain", cause=error.cause, fix=error.fix)
+            due = int(clock()) + int(poll_s)
+        stop.wait(max(0.2, min(poll_s, due - clock())))

@@ -1,0 +1,259 @@
+"""The public record of a run: what its contracts' events say, folded into rounds and seats.
+
+A pure fold: the same events give the same record on every machine, in whatever batches they arrive (Protocol sections
+3 to 8). It answers what a late joiner cannot ask the contract any more, which keeps only what current rounds need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from earnest.protocol.consensus import Ballot, Settled, settle
+from earnest.protocol.manifest import Manifest
+from earnest.protocol.report import Report, decode_report
+from earnest.protocol.run import RunParams
+from earnest.protocol.verdicts import Role
+
+T = TypeVar("T")
+
+
+class Timeline(Generic[T]):
+    """A value that changes from given rounds on."""
+
+    def __init__(self) -> None:
+        self._changes: list[tuple[int, T]] = []
+
+    def set(self, from_round: int, value: T) -> None:
+        """From `from_round` on the value is `value`; a later call for the same round wins."""
+        self._changes = [change for change in self._changes if change[0] < from_round]
+        self._changes.append((from_round, value))
+
+    def at(self, round: int) -> T | None:
+        """The value that counts in `round`, None before the first change."""
+        found: T | None = None
+        for from_round, value in self._changes:
+            if from_round > round:
+                break
+            found = value
+        return found
+
+    def latest(self) -> T | None:
+        return self._changes[-1][1] if self._changes else None
+
+    def changes(self) -> list[tuple[int, T]]:
+        return list(self._changes)
+
+
+@dataclass
+class SeatRecord:
+    """One seat's history: owner, operator and stake by round, and where its objects are served."""
+
+    owner: Timeline[str] = field(default_factory=Timeline)
+    operator: Timeline[str] = field(default_factory=Timeline)
+    stake: Timeline[int] = field(default_factory=Timeline)
+    asked_back: Timeline[int] = field(default_factory=Timeline)
+    uri: str = ""
+
+    def tenure_start(self, round: int) -> int | None:
+        """The first round of the tenure that holds the seat in `round`."""
+        starts = [start for start, _ in self.owner.changes() if start <= round]
+        return starts[-1] if starts else None
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where on the chain something was recorded; the earlier of two is the smaller."""
+
+    block: int
+    index: int
+
+    def __lt__(self, other: Position) -> bool:
+        return (self.block, self.index) < (other.block, other.index)
+
+
+@dataclass
+class RoundRecord:
+    """What was recorded of one round."""
+
+    commits: dict[int, Position] = field(default_factory=dict)
+    manifests: dict[int, Manifest] = field(default_factory=dict)
+    seed: bytes | None = None
+    report_commits: dict[int, Position] = field(default_factory=dict)
+    report_words: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+
+
+class RunRecord:
+    """The fold of one run's events. `apply` takes them in chain order, each once.
+
+    `params` and `uri` come with the run's first event; asking earlier raises LookupError.
+    """
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self.sponsor = ""
+        self.uri = ""
+        self.rounds: dict[int, RoundRecord] = {}
+        self.seats: dict[Role, dict[int, SeatRecord]] = {Role.TRAINER: {}, Role.VALIDATOR: {}}
+        self.penalties: dict[bytes, dict[str, Any]] = {}
+        self.log: list[tuple[str, dict[str, Any], int]] = []
+        self._params: RunParams | None = None
+        self._planned_rounds = 0
+        self._settled: dict[int, Settled] = {}
+
+    @property
+    def params(self) -> RunParams:
+        if self._params is None:
+            raise LookupError(f"run {self.run} has not been seen on this chain")
+        return self._params
+
+    @property
+    def known(self) -> bool:
+        return self._params is not None
+
+    @property
+    def planned_rounds(self) -> int:
+        """Rounds that will be played: fewer than the parameters say once the sponsor has ended the run."""
+        return self._planned_rounds
+
+    def round(self, round: int) -> RoundRecord:
+        return self.rounds.setdefault(round, RoundRecord())
+
+    def seat(self, role: Role, seat: int) -> SeatRecord:
+        return self.seats[role].setdefault(seat, SeatRecord())
+
+    # Folding
+
+    def apply(self, events: Iterable[Any]) -> None:
+        """Folds events (client.chain.scanner.Event) in chain order; other runs' events are passed over."""
+        for event in events:
+            if event.args.get("run") == self.run:
+                fold = getattr(self, f"_on_{event.name}", None)
+                if fold is not None:
+                    fold(event.args, Position(event.block, event.index))
+                self.log.append((event.name, dict(event.args), event.block))
+            elif "penalty" in event.args and bytes(event.args["penalty"]) in self.penalties:
+                self._on_penalty(event.name, event.args)
+                self.log.append((event.name, dict(event.args), event.block))
+
+    def _on_RunCreated(self, args: dict[str, Any], at: Position) -> None:
+        self._params = RunParams.from_tuple(args["params"])
+        self._planned_rounds = self._params.rounds
+        self.sponsor, self.uri = args["sponsor"], args["uri"]
+
+    def _on_RunEnded(self, args: dict[str, Any], at: Position) -> None:
+        self._planned_rounds = args["rounds"]
+
+    def _on_SeatTaken(self, args: dict[str, Any], at: Position) -> None:
+        seat, start = self.seat(Role(args["role"]), args["seat"]), args["from_round"]
+        seat.owner.set(start, args["account"])
+        seat.operator.set(start, args["operator"])
+        seat.stake.set(start, args["stake"])
+        seat.uri = args["uri"]
+
+    def _on_OperatorChanged(self, args: dict[str, Any], at: Position) -> None:
+        self.seat(Role(args["role"]), args["seat"]).operator.set(args["from_round"], args["new"])
+
+    def _on_UriChanged(self, args: dict[str, Any], at: Position) -> None:
+        self.seat(Role(args["role"]), args["seat"]).uri = args["uri"]
+
+    def _on_StakeSynced(self, args: dict[str, Any], at: Position) -> None:
+        self.seat(Role(args["role"]), args["seat"]).stake.set(args["from_round"], args["new"])
+
+    def _on_AskedBack(self, args: dict[str, Any], at: Position) -> None:
+        self.seat(Role.VALIDATOR, args["seat"]).asked_back.set(args["from_round"], args["from_round"])
+
+    def _on_Committed(self, args: dict[str, Any], at: Position) -> None:
+        self.round(args["round"]).commits[args["seat"]] = at
+
+    def _on_Revealed(self, args: dict[str, Any], at: Position) -> None:
+        self.round(args["round"]).manifests[args["seat"]] = Manifest(*_as_tuple(args["manifest"]))
+
+    def _on_SeedStored(self, args: dict[str, Any], at: Position) -> None:
+        self.round(args["round"]).seed = bytes(args["seed"])
+
+    def _on_ReportCommitted(self, args: dict[str, Any], at: Position) -> None:
+        self.round(args["round"]).report_commits[args["seat"]] = at
+
+    def _on_ReportRevealed(self, args: dict[str, Any], at: Position) -> None:
+        words = tuple(bytes(word) for word in args["report"])
+        self.round(args["round"]).report_words[args["seat"]] = words
+
+    def _on_PenaltyLocked(self, args: dict[str, Any], at: Position) -> None:
+        self.penalties[bytes(args["penalty"])] = {**args, "status": "locked"}
+
+    def _on_penalty(self, name: str, args: dict[str, Any]) -> None:
+        penalty = self.penalties[bytes(args["penalty"])]
+        if name == "PenaltyContested":
+            penalty["status"] = "contested"
+        elif name == "PenaltySettled":
+            penalty["status"] = "seized" if args["seized"] else "released"
+
+    # Asking
+
+    def owner(self, role: Role, seat: int, round: int) -> str | None:
+        """The account that holds the seat in `round`."""
+        record = self.seats[role].get(seat)
+        return record.owner.at(round) if record else None
+
+    def find_seat(self, role: Role, account: str) -> int | None:
+        """The seat that the account holds now or from the next round, None if it has none."""
+        for index, seat in self.seats[role].items():
+            if seat.owner.latest() == account:
+                return index
+        return None
+
+    def active_trainers(self, round: int) -> list[int]:
+        """Trainer seats that work in `round`: held, with stake; ascending (Protocol section 6)."""
+        seats = self.seats[Role.TRAINER]
+        return sorted(i for i, s in seats.items() if s.owner.at(round) and (s.stake.at(round) or 0) > 0)
+
+    def validator_stakes(self, round: int) -> tuple[int, ...]:
+        """Stake per validator seat that counts in `round`; 0 for inactive seats (Protocol section 3)."""
+        seats = self.seats[Role.VALIDATOR]
+        count = max(seats, default=-1) + 1
+        return tuple(self._validator_stake(i, round) if i in seats else 0 for i in range(count))
+
+    def _validator_stake(self, seat: int, round: int) -> int:
+        record = self.seats[Role.VALIDATOR][seat]
+        start = record.tenure_start(round)
+        if start is None:
+            return 0
+        signs = [start]
+        signs += [r for r, _ in record.asked_back.changes() if start <= r <= round]
+        signs += [r for r, seen in self.rounds.items() if start <= r < round and seat in seen.report_words]
+        return (record.stake.at(round) or 0) if max(signs) + 2 >= round else 0
+
+    def trainer_count(self) -> int:
+        """Trainer seats ever taken."""
+        return max(self.seats[Role.TRAINER], default=-1) + 1
+
+    def reports(self, round: int) -> tuple[Report | None, ...]:
+        """Revealed reports by validator seat."""
+        words, count = self.round(round).report_words, max(self.seats[Role.VALIDATOR], default=-1) + 1
+        seats = self.trainer_count()
+        return tuple(decode_report(words[v], seats) if v in words else None for v in range(count))
+
+    def ballot(self, round: int) -> Ballot:
+        """The votes of a round whose report reveals are over."""
+        seen, stakes = self.round(round), self.validator_stakes(round)
+        total = sum(stakes) if seen.report_commits else 0
+        return Ballot(
+            stakes=stakes,
+            active_stake=total,
+            reports=self.reports(round),
+            revealed=frozenset(seen.manifests),
+            seats=self.trainer_count(),
+        )
+
+    def settled(self, round: int) -> Settled:
+        """What section 8 makes of a round whose report reveals are over; computed once."""
+        if round not in self._settled:
+            params = self.params
+            self._settled[round] = settle(self.ballot(round), params.trainer_pool, params.validator_pool)
+        return self._settled[round]
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value.values()) if isinstance(value, dict) else tuple(value)

@@ -1,0 +1,161 @@
+"""The trainer node: one round is one call after the other (docs/trainer.md).
+
+chain view -> base state -> H inner steps -> pseudo-gradient -> codec -> payload -> manifest -> journal (salt synced)
+-> commit; when the commit window has closed: publish -> reveal; then whatever settling is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.diloco.engine import TrainerMemory, train_round
+from earnest.client.follower import Standing
+from earnest.client.node import Node, NodeParts
+from earnest.client.tasks.task import Task
+from earnest.protocol.manifest import Manifest, commitment
+from earnest.protocol.merkle import content_root, samples_root
+from earnest.protocol.verdicts import Role
+
+log = structlog.get_logger()
+
+ZERO = bytes(32)
+
+
+@dataclass(frozen=True)
+class HonestWork:
+    """What an honest trainer has in hand before it commits: its payload and what it was made from."""
+
+    round: int
+    seat: int
+    payload: bytes
+    memory: bytes
+    tokens: int
+    steps: int
+
+
+Forge = Callable[[HonestWork], bytes | None]
+"""Turns honest work into the payload to submit; None submits nothing. The identity for honest trainers."""
+
+
+class TrainerNode(Node):
+    """Trains, commits, reveals and serves one trainer seat. `forge` exists for the demo's attackers."""
+
+    role = Role.TRAINER
+
+    def __init__(
+        self, parts: NodeParts, task: Task, *, patience: int = 0, forge: Forge | None = None
+    ) -> None:
+        super().__init__(parts, patience)
+        self._task = task
+        self._forge = forge or (lambda work: work.payload)
+        self._skipped: set[int] = set()
+
+    def act(self, head: BlockRef) -> None:
+        seat = self.seat
+        if seat is None:
+            return
+        schedule = self.follower.schedule
+        for round in range(max(0, schedule.round_at(head.time) - 1), self.record.planned_rounds):
+            if schedule.commit(round).start > head.time:
+                break
+            if schedule.commit(round).contains(head.time):
+                self._commit(round, seat, head)
+            elif schedule.reveal(round).contains(head.time):
+                self._reveal(round, seat, head)
+
+    # Commit
+
+    def _commit(self, round: int, seat: int, head: BlockRef) -> None:
+        if round in self._skipped or seat not in self.record.active_trainers(round):
+            return
+        saved = self.parts.journal.commitment(self.run, round, self.role)
+        if saved is None:
+            base, samples = self.follower.base(round), self.follower.samples(round)
+            if base is None or samples is None:
+                return
+            if self._prepare(round, seat, base, samples.assigned[seat]) is None:
+                self._skipped.add(round)
+                return
+            saved = self.parts.journal.commitment(self.run, round, self.role)
+            assert saved is not None
+        runs = self.parts.contracts.runs
+        self.submit(
+            f"commit/{round}",
+            runs.commit(self.run, seat, saved.commitment),
+            lambda at: runs.commitment_of(self.run, int(self.role), seat, round, at=at)[:28]
+            != saved.commitment[:28],
+            self.follower.schedule.commit(round).end,
+        )
+
+    def _prepare(self, round: int, seat: int, base: Standing, ids: tuple[int, ...]) -> Manifest | None:
+        work = self._train(round, seat, base, ids)
+        payload = self._forge(work)
+        if payload is None:
+            self._remember(round, work.memory)
+            return None
+        manifest = Manifest(
+            run=self.run,
+            round=round,
+            trainer=self.parts.account,
+            base_state=base.root,
+            update=content_root(payload),
+            samples=samples_root(ids),
+            trace=ZERO,
+            steps=work.steps,
+            tokens=work.tokens,
+            size=len(payload),
+        )
+        salt, parts = self.parts.salt(), self.parts
+        digest = commitment(
+            parts.chain.chain_id,
+            parts.contracts.runs.address,
+            self.run,
+            round,
+            parts.account,
+            manifest.hash(),
+            salt,
+        )
+        parts.private.put(payload)
+        self._remember(round, work.memory)
+        parts.journal.save_commitment(self.run, round, self.role, digest, salt, manifest=manifest)
+        return manifest
+
+    def _train(self, round: int, seat: int, base: Standing, ids: tuple[int, ...]) -> HonestWork:
+        recipe = self.follower.recipe
+        local = train_round(
+            self._task, recipe, base.state, ids, round, self.record.params.rounds, self._memory(round)
+        )
+        encoded = self.follower.codec.encode(local.pseudo_gradient, local.memory.residual)
+        memory = local.memory.after(local.pseudo_gradient, encoded.sent)
+        log.info("trained", round=round, seat=seat, loss=local.losses[-1], bytes=len(encoded.payload))
+        return HonestWork(round, seat, encoded.payload, memory.to_bytes(), local.tokens, local.steps)
+
+    def _memory(self, round: int) -> TrainerMemory:
+        root = self.parts.journal.get(f"{self.run}/memory/{round - 1}")
+        return TrainerMemory.from_bytes(self.parts.private.get(root, 1 << 40)) if root else TrainerMemory()
+
+    def _remember(self, round: int, memory: bytes) -> None:
+        self.parts.journal.put(f"{self.run}/memory/{round}", self.parts.private.put(memory))
+
+    # Reveal
+
+    def _reveal(self, round: int, seat: int, head: BlockRef) -> None:
+        saved = self.parts.journal.commitment(self.run, round, self.role)
+        runs = self.parts.contracts.runs
+        if saved is None or saved.manifest is None:
+            return
+        on_chain = runs.commitment_of(self.run, int(self.role), seat, round, at=head)
+        if on_chain[:28] != saved.commitment[:28]:
+            return
+        manifest = saved.manifest
+        self.parts.store.put(self.parts.private.get(manifest.update, manifest.size))
+        self.submit(
+            f"reveal/{round}",
+            runs.reveal(seat, manifest, saved.salt, b""),
+            lambda at: not runs.revealed(self.run, round, at=at) >> seat & 1,
+            self.follower.schedule.reveal(round).end,
+        )
