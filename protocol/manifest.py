@@ -61,7 +61,7 @@ class Manifest:
 def commitment(
     chain_id: int, contract: str, run: int, round: int, trainer: str, manifest_hash: bytes, salt: bytes
 ) -> bytes:
-    """What a trainer commits to. It binds chain, contract, run, round and the seat's owner: a copy is useless.
+    """What a trainer commits to. It binds chain, contract, run, round and the owner: a copy is worthless.
 
     `contract` is TrainingRuns, `salt` 32 random bytes.
     """

@@ -94,11 +94,11 @@ class Schedule:
         return 0 if t < self.start else self.round_at(t) + 1
 
     def base_round(self, r: int) -> int:
-        """The last round whose aggregate is in base(r), what round r trains from; -1: the initial state."""
+        """The last round whose aggregate is in base(r), what round r trains from; -1: none."""
         return max(-1, r - 2 if self.overlap else r - 1)
 
     def newest_round(self, r: int) -> int:
-        """The last round whose aggregate is in the state that round r's is added to; -1: the initial state."""
+        """The last round whose aggregate is in the state that round r's is added to; -1: none."""
         return r - 1
 
     def assignment_seed_round(self, r: int) -> int | None:

@@ -1,0 +1,74 @@
+"""Who trains on what, and what it is judged by. Protocol section 6.
+
+Every trainer works on an equal random part of the pool, and nobody can train on what it will be judged
+by: the held-out sample comes out of ids that nobody was assigned, by a seed that is drawn when all
+updates lie open.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from earnest.protocol.seed import shuffled
+
+
+@dataclass(frozen=True)
+class RoundSamples:
+    """One round's ids. `assigned[seat]` is in training order, `remainder` ascending."""
+
+    assigned: dict[int, tuple[int, ...]]
+    remainder: tuple[int, ...]
+    held_out_size: int
+
+    def held_out(self, own_seed: bytes) -> tuple[int, ...]:
+        """B: the first |B| of the remainder, shuffled with the round's own seed."""
+        return tuple(shuffled(self.remainder, own_seed, self.held_out_size))
+
+    def own(self, seat: int, own_seed: bytes, count: int) -> tuple[int, ...]:
+        """`count` of what the seat was assigned, trained on or not, drawn with the round's own seed."""
+        return tuple(shuffled(self.assigned[seat], own_seed, count))
+
+
+@dataclass
+class SamplePool:
+    """Ids 0 .. size - 1, handed out in passes. `unassigned` is U: what is left of this pass, ascending.
+
+    A late joiner replays `assign` over all rounds so far.
+    """
+
+    size: int
+    per_seat: int
+    """H * batch"""
+
+    held_out: int
+    """|B|"""
+
+    unassigned: list[int] = field(default_factory=list[int])
+
+    def check(self, trainer_limit: int) -> None:
+        """Raise ValueError when the pool is too small for a run with that many trainers."""
+        need = trainer_limit * self.per_seat + self.held_out
+        if self.size < need:
+            raise ValueError(
+                f"a pool of {self.size} samples is too small: {trainer_limit} trainers * {self.per_seat}"
+                f" + {self.held_out} held out = {need}"
+            )
+
+    def assign(self, seed: bytes, seats: Sequence[int]) -> RoundSamples:
+        """Hand consecutive blocks of the shuffled U to the seats, in ascending order, and take them out of U.
+
+        `seats` are the trainer seats active at t0; `seed` is that of `Schedule.assignment_seed_round`, or
+        the fallback. A new pass over the whole pool starts when U is too small for them and B. Raises
+        ValueError when the pool itself is.
+        """
+        seats = sorted(seats)
+        self.check(len(seats))
+        taken = len(seats) * self.per_seat
+        if len(self.unassigned) < taken + self.held_out:
+            self.unassigned = list(range(self.size))
+        drawn = shuffled(self.unassigned, seed, taken)
+        gone = set(drawn)
+        self.unassigned = [i for i in self.unassigned if i not in gone]
+        blocks = {
+            seat: tuple(drawn[k * self.per_seat : (k + 1) * self.per_seat]) for k, seat in enumerate(seats)
+        }
+        return RoundSamples(blocks, tuple(self.unassigned), self.held_out)

@@ -1,0 +1,186 @@
+"""What the validators said together, and what it pays. Protocol section 8.
+
+One threshold for everything: more than half of the active stake T. An absent, abstaining or
+non-zero-verdict vote counts as weight 0; of a seat that did not reveal, every vote does, and no verdict
+holds.
+
+```
+c_i   = max { w : stake{ v : w_vi >= w } * 2 > T }, 0 if there is none              stake-weighted median
+pay_i = P * c_i // (65535 * n)
+pay_v = Q * stake_v * #{ i : c_i > 0 and |w_vi - c_i| * 50 <= c_i } // (T * #{ i : c_i > 0 })
+verdict k holds for i  iff  stake{ v : verdict_vi = k } * 2 > T
+```
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from earnest.protocol.constants import WEIGHT_ONE
+from earnest.protocol.report import Report
+from earnest.protocol.verdicts import Verdict
+
+HINTS_PER_WORD = 16
+AGREEMENT = 50
+"""A weight matches the consensus when it is off by at most one part in this many."""
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """Everything that settles one round."""
+
+    stakes: tuple[int, ...]
+    """Per validator seat, wei; 0 when not active in this round."""
+
+    active_stake: int
+    """T: the sum of the active validators' stakes, wei."""
+
+    reports: tuple[Report | None, ...]
+    """Per validator seat; None when none was revealed."""
+
+    revealed: frozenset[int]
+    """Trainer seats that revealed."""
+
+    seats: int
+    """Trainer seats ever taken."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """One round's outcome; tuples are per trainer seat, those of validators per validator seat."""
+
+    consensus: tuple[int, ...]
+    verdicts: tuple[int | None, ...]
+    """The verdict that holds, if any."""
+
+    trainer_pay: tuple[int, ...]
+    matches: tuple[int, ...]
+    """Seats with c_i > 0 on which the validator agreed."""
+
+    validator_pay: tuple[int, ...]
+    counted: int
+    """Seats with c_i > 0."""
+
+    pair: tuple[bytes, bytes] | None
+    """(base root, newest root) that more than T/2 reported; None: the round is void."""
+
+    void: bool
+    majority: int
+    """The first validator seat with stake that reported the pair; -1 in a void round."""
+
+
+def settle(ballot: Ballot, trainer_pool: int, validator_pool: int) -> Settled:
+    """Settle a round with pools P and Q (wei). A void round pays nobody and finds nothing."""
+    majority = _majority(ballot)
+    if majority is None:
+        return _void(ballot)
+    report = ballot.reports[majority]
+    assert report is not None
+    consensus = tuple(_consensus(ballot, seat) for seat in range(ballot.seats))
+    matches = tuple(_matches(report, consensus) for report in ballot.reports)
+    counted = sum(c > 0 for c in consensus)
+    return Settled(
+        consensus=consensus,
+        verdicts=tuple(_verdict(ballot, seat) for seat in range(ballot.seats)),
+        trainer_pay=tuple(trainer_pay(trainer_pool, c, len(ballot.revealed)) for c in consensus),
+        matches=matches,
+        validator_pay=tuple(
+            validator_pay(validator_pool, stake, matched, ballot.active_stake, counted)
+            for stake, matched in zip(ballot.stakes, matches, strict=True)
+        ),
+        counted=counted,
+        pair=(report.base_root, report.newest_root),
+        void=False,
+        majority=majority,
+    )
+
+
+def median_weight(votes: Sequence[tuple[int, int]], active_stake: int) -> int:
+    """c: the largest weight that more than half of the active stake reaches; `votes` are (stake, weight)."""
+    reached = 0
+    for stake, weight in sorted(votes, key=lambda vote: -vote[1]):
+        reached += stake
+        if 2 * reached > active_stake:
+            return weight
+    return 0
+
+
+def trainer_pay(pool: int, consensus: int, revealed: int) -> int:
+    """pay_i in wei, rounded down: the remainder stays in escrow. n = `revealed` >= 1 wherever c_i > 0."""
+    return pool * consensus // (WEIGHT_ONE * revealed) if consensus else 0
+
+
+def validator_pay(pool: int, stake: int, matched: int, active_stake: int, counted: int) -> int:
+    """pay_v in wei, rounded down; 0 when no seat counts."""
+    return pool * stake * matched // (active_stake * counted) if counted else 0
+
+
+def agrees(weight: int, consensus: int) -> bool:
+    """Whether a validator's weight for a seat with c > 0 is within 2 % of c."""
+    return consensus > 0 and abs(weight - consensus) * AGREEMENT <= consensus
+
+
+def hint_words(consensus: Sequence[int]) -> list[int]:
+    """The c_i of a page as `Settlement.settle` takes them: sixteen 16-bit values a word, the first on top."""
+    words = []
+    for first in range(0, len(consensus), HINTS_PER_WORD):
+        page = consensus[first : first + HINTS_PER_WORD]
+        word = 0
+        for i in range(HINTS_PER_WORD):
+            word = word << 16 | (page[i] if i < len(page) else 0)
+        words.append(word)
+    return words
+
+
+def _void(ballot: Ballot) -> Settled:
+    nothing = (0,) * ballot.seats
+    nobody = (0,) * len(ballot.stakes)
+    return Settled(nothing, (None,) * ballot.seats, nothing, nobody, nobody, 0, None, True, -1)
+
+
+def _majority(ballot: Ballot) -> int | None:
+    """The first validator seat with stake whose pair of roots holds more than T/2.
+
+    Where there is one, the reports hold more than T/2 too, so this is the whole test for a void round.
+    """
+    held: dict[tuple[bytes, bytes], int] = defaultdict(int)
+    for stake, report in zip(ballot.stakes, ballot.reports, strict=True):
+        if report is not None:
+            held[report.base_root, report.newest_root] += stake
+    for seat, (stake, report) in enumerate(zip(ballot.stakes, ballot.reports, strict=True)):
+        if report is None or stake == 0:
+            continue
+        if 2 * held[report.base_root, report.newest_root] > ballot.active_stake:
+            return seat
+    return None
+
+
+def _consensus(ballot: Ballot, seat: int) -> int:
+    if seat not in ballot.revealed:
+        return 0
+    votes = [
+        (stake, report.vote(seat).counted_weight)
+        for stake, report in zip(ballot.stakes, ballot.reports, strict=True)
+        if report is not None
+    ]
+    return median_weight(votes, ballot.active_stake)
+
+
+def _verdict(ballot: Ballot, seat: int) -> int | None:
+    if seat not in ballot.revealed:
+        return None
+    held: dict[int, int] = defaultdict(int)
+    for stake, report in zip(ballot.stakes, ballot.reports, strict=True):
+        if report is not None:
+            held[report.vote(seat).verdict] += stake
+    return next((k for k, stake in held.items() if 2 * stake > ballot.active_stake and k in _HOLDING), None)
+
+
+_HOLDING = frozenset(Verdict) - {Verdict.ABSTAIN}
+"""Verdicts that can hold: an abstention says nothing of the trainer, an unknown byte nothing at all."""
+
+
+def _matches(report: Report | None, consensus: Sequence[int]) -> int:
+    if report is None:
+        return 0
+    return sum(agrees(report.vote(seat).counted_weight, c) for seat, c in enumerate(consensus))

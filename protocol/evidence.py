@@ -1,0 +1,154 @@
+"""Harm as a statement about probability: an e-process, valid however long one looks. Protocol section 7.
+
+**Null.** "Given everything before it, the next sequence's gain, clipped to [-b, b], has a mean >= -delta."
+
+**Bet against it.** Take sequences in draw order. With x = clip(gain, ±b), the payoff y = -(x + delta) lies in
+[-(b + delta), b - delta] and has a conditional mean <= 0 under the null. Start with wealth W = 1 and stake a
+fraction lambda of it on every y, where lambda >= 0 is fixed before y is seen:
+
+    W *= 1 + lambda * y
+
+As lambda <= 1 / (2 (b + delta)), a factor is at least 1/2, so W stays positive; and its conditional mean
+is W (1 + lambda E[y]) <= W. So W is a test supermartingale (this is the betting construction of
+Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86, 2024,
+section 4, for a one-sided null), and Ville's inequality gives
+
+    P(W ever exceeds 1/alpha) <= alpha      under the null,
+
+at every stopping time, for any bettor. Multiplying a round's factor down (the cap) keeps a supermartingale a
+supermartingale, so one freak round convicts nobody at no price in validity.
+
+**The bettor.** Any predictable lambda is valid; a good one makes ln W grow. The loss of a bet, -ln(1 +
+lambda y), is exp-concave, so the online Newton step has logarithmic regret against the best constant bet
+in hindsight (Cutkosky and Orabona, "Black-box reductions for parameter-free online learning in Banach
+spaces", COLT 2018, algorithm 1; used for tests by Waudby-Smith and Ramdas, appendix B). With the
+derivative of ln(1 + lambda y),
+
+    z = y / (1 + lambda y)    A += z²    lambda = clamp(lambda + 2 / (2 - ln 3) * z / A, 0, 1 / (2 (b +
+    delta)))
+
+where 2 / (2 - ln 3) is the step that belongs to bets of at most half the wealth, and A starts at 1. The
+lower end 0 makes the bet one-sided: good sequences never turn into evidence of harm.
+
+**Two processes.** Harmful means that the smaller of two processes, on held-out and on the trainer's own
+data, exceeds the threshold. If either null holds, the smaller one exceeds 1/alpha' with probability at
+most alpha'.
+
+**A run's error.** The threshold 1/alpha' spreads alpha over the restarts (every 10 rounds, so that past
+good rounds are no credit) and over the trainer seats by a union bound, which needs no independence:
+alpha' = alpha * min(1, 10 / rounds) / trainer limit. Validators that share a seed are one piece of
+evidence.
+
+All float64, one operation at a time, so that two validators with the same gains agree to the last bit.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isnan, log
+
+ONS_STEP = 2 / (2 - log(3))
+
+
+@dataclass(frozen=True)
+class EvidenceTerms:
+    """A recipe's parameters of the test; gains are in nats per byte."""
+
+    bound: float = 0.2
+    """b: gains are clipped to ±b."""
+
+    delta: float = 0.005
+    """The mean loss per sequence that is still no harm."""
+
+    round_cap: float = 1e3
+    """The largest factor of one round."""
+
+    restart_rounds: int = 10
+    """Rounds 0 to 9 are one test, 10 to 19 the next."""
+
+    alpha: float = 1e-6
+    """Probability that a whole run finds any harmless trainer harmful, at most."""
+
+    def __post_init__(self) -> None:
+        if not (self.bound > 0 and self.delta >= 0 and self.delta < self.bound):
+            raise ValueError("evidence needs 0 <= delta < bound")
+        if not (self.round_cap >= 1 and self.restart_rounds >= 1 and 0 < self.alpha < 1):
+            raise ValueError("evidence needs round_cap >= 1, restart_rounds >= 1 and 0 < alpha < 1")
+
+    @property
+    def largest_bet(self) -> float:
+        """Half of what could be lost on one sequence: lambda <= 1 / (2 (b + delta))."""
+        return 1 / (2 * (self.bound + self.delta))
+
+
+def threshold(terms: EvidenceTerms, rounds: int, trainer_limit: int) -> float:
+    """1 / alpha', which both processes must exceed."""
+    return trainer_limit / (terms.alpha * min(1.0, terms.restart_rounds / rounds))
+
+
+@dataclass(frozen=True)
+class EProcess:
+    """One test supermartingale with its bettor's state. The fields are all there is to save."""
+
+    wealth: float = 1.0
+    bet: float = 0.0
+    """lambda"""
+
+    curvature: float = 1.0
+    """A"""
+
+    def update_round(self, gains: Iterable[float], terms: EvidenceTerms) -> "EProcess":
+        """The process after one round's gains (nats per byte, in draw order).
+
+        The bettor learns from every sequence; the round's factor is capped. Raises ValueError on NaN: a
+        loss that is not a number after an update is a gain of -inf, and saying so is the caller's part.
+        """
+        factor, bet, curvature = 1.0, self.bet, self.curvature
+        for gain in gains:
+            if isnan(gain):
+                raise ValueError("a gain is NaN")
+            y = -(min(max(gain, -terms.bound), terms.bound) + terms.delta)
+            growth = 1 + bet * y
+            factor *= growth
+            z = y / growth
+            curvature += z * z
+            bet = min(max(bet + ONS_STEP * z / curvature, 0.0), terms.largest_bet)
+        return EProcess(self.wealth * min(factor, terms.round_cap), bet, curvature)
+
+
+@dataclass(frozen=True)
+class HarmTest:
+    """The two processes of one trainer, and the restart window they belong to."""
+
+    held_out: EProcess = EProcess()
+    own: EProcess = EProcess()
+    window: int = 0
+
+    def update_round(
+        self, round: int, held_out: Iterable[float], own: Iterable[float], terms: EvidenceTerms
+    ) -> "HarmTest":
+        """The test after one round's gains on held-out and on the trainer's own sequences.
+
+        Round 0 is evidence of nothing and must be skipped by the caller (ValueError). Restarts are
+        aligned to the run's rounds, so that validators that missed some agree again from the next window
+        on.
+        """
+        if round < 1:
+            raise ValueError("round 0 is no evidence")
+        window = round // terms.restart_rounds
+        test = self if window == self.window else HarmTest(window=window)
+        return HarmTest(
+            test.held_out.update_round(held_out, terms), test.own.update_round(own, terms), window
+        )
+
+    @property
+    def evidence(self) -> float:
+        """The smaller e-value."""
+        return min(self.held_out.wealth, self.own.wealth)
+
+    def harmful(self, limit: float) -> bool:
+        """Whether the evidence exceeds the threshold (see `threshold`)."""
+        return self.evidence > limit
+
+    def restarted(self) -> "HarmTest":
+        """After a verdict both processes start again."""
+        return HarmTest(window=self.window)

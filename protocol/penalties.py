@@ -1,0 +1,142 @@
+"""Lock, contest, settle: how a fault moves a bond. Protocol sections 5 and 9.
+
+A penalty takes a share (bps) of the bond at that moment, at most what is not locked yet, and at most what
+the ceiling of its window of rounds still allows. Nothing here ever reverts for want of money: amounts are
+capped by `min()`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from earnest.protocol.constants import BPS
+from earnest.protocol.verdicts import Verdict
+
+BARRING = frozenset({Verdict.HARMFUL, Verdict.COPIED, Verdict.UNFAITHFUL})
+"""Verdicts whose lock keeps the seat out until its ceiling window ends."""
+
+
+@dataclass(frozen=True)
+class PenaltyTerms:
+    """A run's penalties: shares of the bond in bps, the ceiling in wei per aligned window of rounds."""
+
+    unrevealed_bps: int
+    malformed_bps: int
+    harmful_bps: int
+    copied_bps: int
+    unfaithful_bps: int
+    contest_bps: int
+    ceiling: int
+    ceiling_rounds: int
+
+    def bps(self, verdict: int | None) -> int:
+        """What a verdict that holds costs; 0 for those that cost pay only."""
+        shares: dict[int, int] = {
+            Verdict.MALFORMED: self.malformed_bps,
+            Verdict.HARMFUL: self.harmful_bps,
+            Verdict.COPIED: self.copied_bps,
+            Verdict.UNFAITHFUL: self.unfaithful_bps,
+        }
+        return shares.get(verdict, 0) if verdict is not None else 0
+
+    def window(self, round: int) -> int:
+        """Index of the aligned ceiling window that the round belongs to."""
+        return round // self.ceiling_rounds
+
+    def barred_until(self, round: int) -> int:
+        """First round in which a seat barred in `round` may commit again."""
+        return (self.window(round) + 1) * self.ceiling_rounds
+
+
+@dataclass(frozen=True)
+class Bond:
+    """One account's bond in a run, wei."""
+
+    total: int
+    locked: int = 0
+
+    @property
+    def free(self) -> int:
+        return max(0, self.total - self.locked)
+
+    def share(self, bps: int) -> int:
+        """bps of the whole bond, rounded down in the account's favour, at most what is not locked."""
+        return min(self.total * bps // BPS, self.free)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Outcome of one call: amounts per seat (wei), and what of the window's ceiling is used after it."""
+
+    amounts: dict[int, int]
+    used: int
+
+
+def network_failed(committed: int, revealed: int) -> bool:
+    """Whether fewer than half of the counted commitments were revealed: the network's fault, nobody's."""
+    return 2 * revealed < committed
+
+
+def charges(
+    terms: PenaltyTerms,
+    committed: Collection[int],
+    revealed: Collection[int],
+    bonds: Mapping[int, Bond],
+    used: int,
+) -> Taken:
+    """What `charge` seizes from the seats that committed and did not reveal, in seat order.
+
+    `committed`: seats whose commitment of the round is counted; `bonds` by seat; `used`: what the
+    window's ceiling has already taken. Objective faults settle at once.
+    """
+    shown = set(committed) & set(revealed)
+    if network_failed(len(set(committed)), len(shown)):
+        return Taken({}, used)
+    amounts = {}
+    for seat in sorted(set(committed) - shown):
+        amounts[seat] = min(bonds[seat].share(terms.unrevealed_bps), max(0, terms.ceiling - used))
+        used += amounts[seat]
+    return Taken(amounts, used)
+
+
+def broken_round(harmful: int, revealed: int) -> bool:
+    """Whether more than half of the revealed seats hold verdict 4: a broken round, not a crowd of cheats."""
+    return 2 * harmful > revealed
+
+
+def lock_amounts(
+    terms: PenaltyTerms,
+    verdicts: Sequence[int | None],
+    revealed: int,
+    seats: Sequence[int],
+    bonds: Mapping[int, Bond],
+    used: int,
+) -> Taken:
+    """What `lock` locks, for the given seats in the given order.
+
+    `verdicts`: those that hold, of all trainer seats (`Settled.verdicts`); `revealed`: n; `bonds` by
+    seat; `used`: what the window's ceiling has already taken. Verdict 6 neither is limited by the ceiling
+    nor uses it up. Seats without a penalty are left out; an amount may be 0 and still consumes its
+    penalty id and bars the seat.
+    """
+    broken = broken_round(sum(verdict == Verdict.HARMFUL for verdict in verdicts), revealed)
+    amounts: dict[int, int] = {}
+    for seat in seats:
+        verdict = verdicts[seat]
+        if terms.bps(verdict) == 0 or (broken and verdict == Verdict.HARMFUL):
+            continue
+        amount = bonds[seat].share(terms.bps(verdict))
+        if verdict != Verdict.UNFAITHFUL:
+            amount = min(amount, max(0, terms.ceiling - used))
+            used += amount
+        amounts[seat] = amount
+    return Taken(amounts, used)
+
+
+def contest_amount(terms: PenaltyTerms, bond: Bond) -> int:
+    """What a contest locks further of the same bond; the penalty itself is in `bond.locked` by then."""
+    return bond.share(terms.contest_bps)
+
+
+def stands(upheld: int, active_stake: int) -> bool:
+    """Whether a contested penalty stands: more than T/2 uphold it."""
+    return 2 * upheld > active_stake

@@ -1,0 +1,228 @@
+"""The file that fixes how a model is trained and judged; the run carries its hash. Protocol sections 3 and 7.
+
+A recipe file is JSON. Its hash is keccak256 of the canonical bytes (sorted keys, no spaces, ASCII, floats in
+shortest form and always with a point or exponent), so that layout does not matter and every value does.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from math import isfinite
+from types import UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from earnest.protocol.assignment import SamplePool
+from earnest.protocol.evidence import EvidenceTerms
+from eth_hash.auto import keccak
+
+Option = int | float | str | bool
+
+
+class RecipeError(ValueError):
+    """A recipe file that is not one, with the path of the offending value."""
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise ValueError(reason)
+
+
+@dataclass(frozen=True)
+class Inner:
+    """Local training: `steps` (H) optimizer steps of `batch` samples each."""
+
+    steps: int = 150
+    batch: int = 16
+    optimizer: Literal["adamw"] = "adamw"
+    lr: float = 3e-3
+    lr_schedule: Literal["constant", "cosine"] = "constant"
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    """Largest norm of a local gradient; 0: not clipped."""
+
+    def __post_init__(self) -> None:
+        _require(self.steps >= 1 and self.batch >= 1, "steps and batch are at least 1")
+        _require(self.lr > 0, "lr is positive")
+        _require(all(0 <= beta < 1 for beta in self.betas), "betas lie in [0, 1)")
+        _require(self.weight_decay >= 0 and self.clip >= 0, "weight_decay and clip are not negative")
+
+
+@dataclass(frozen=True)
+class CodecChoice:
+    """How updates are encoded."""
+
+    name: str = "dense-bf16"
+    k: int = 64
+    """Entries kept of a chunk (sparse codecs)."""
+
+    chunk: int = 4096
+    error_feedback: float = 0.0
+    """Share of what was not sent that the trainer adds to its next update."""
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.k <= self.chunk <= 65_536, "1 <= k <= chunk <= 65536")
+        _require(0 <= self.error_feedback <= 1, "error_feedback lies in [0, 1]")
+
+
+@dataclass(frozen=True)
+class Outer:
+    """The Nesterov step on the aggregate (section 10)."""
+
+    lr: float = 0.7
+    momentum: float = 0.9
+    aggregation: Literal["mean", "contributor-mean"] = "mean"
+
+    def __post_init__(self) -> None:
+        _require(self.lr > 0, "lr is positive")
+        _require(0 <= self.momentum < 1, "momentum lies in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How updates are judged (section 7)."""
+
+    held_out: int = 512
+    """Sequences in the held-out sample B of a round."""
+
+    own: int = 512
+    """Sequences drawn of what a trainer was assigned."""
+
+    strength: float = 0.5
+    """Share of a clipped update that is applied for scoring."""
+
+    overlap_similarity: float = 0.4
+    cosine_similarity: float = 0.65
+    norm_limit: float = 5.0
+    """Updates with a norm above this many clip norms are not counted."""
+
+    clip_norm: float = 1.0
+    """Clip norm of round 0."""
+
+    evidence: EvidenceTerms = field(default_factory=EvidenceTerms)
+
+    def __post_init__(self) -> None:
+        _require(self.held_out >= 2 and self.own >= 2, "held_out and own are at least 2")
+        _require(0 < self.strength <= 1, "strength lies in (0, 1]")
+        _require(
+            0 < self.overlap_similarity <= 1 and 0 < self.cosine_similarity <= 1,
+            "similarities lie in (0, 1]",
+        )
+        _require(self.norm_limit >= 1 and self.clip_norm > 0, "norm_limit >= 1 and clip_norm > 0")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that two machines need in order to train and judge alike."""
+
+    task: str
+    """Dotted path of the task, `module:Class`."""
+
+    pool_size: int
+    """Sample ids are 0 .. pool_size - 1."""
+
+    task_options: dict[str, Option] = field(default_factory=dict)
+    seed: int = 0
+    inner: Inner = field(default_factory=Inner)
+    codec: CodecChoice = field(default_factory=CodecChoice)
+    outer: Outer = field(default_factory=Outer)
+    scoring: Scoring = field(default_factory=Scoring)
+    warmup_steps: int = 0
+    """Shared steps before round 0: they make the initial state."""
+
+    max_payload_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        module, colon, name = self.task.partition(":")
+        _require(bool(module and colon and name), "task is module:Class")
+        _require(0 <= self.seed < 2**64, "seed lies in [0, 2^64)")
+        _require(1 <= self.pool_size <= 2**32, "pool_size lies in [1, 2^32]")
+        _require(self.scoring.own <= self.samples_per_seat, "scoring.own exceeds inner.steps * inner.batch")
+        _require(self.warmup_steps >= 0, "warmup_steps is not negative")
+        _require(self.max_payload_bytes >= 1, "max_payload_bytes is at least 1")
+
+    @property
+    def samples_per_seat(self) -> int:
+        """H * batch: ids that a trainer is assigned in a round."""
+        return self.inner.steps * self.inner.batch
+
+    def sample_pool(self) -> SamplePool:
+        """The pool before round 0."""
+        return SamplePool(self.pool_size, self.samples_per_seat, self.scoring.held_out)
+
+    def to_json(self) -> bytes:
+        """The canonical bytes."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    def hash(self) -> bytes:
+        """keccak256 of the canonical bytes: the run's `recipe_hash`."""
+        return keccak(self.to_json())
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "Recipe":
+        """Parse a recipe file in any layout.
+
+        Raises RecipeError on anything but exactly the known keys, each once, with the right types and ranges.
+        Integers are accepted where floats are expected, never the reverse.
+        """
+        try:
+            document = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            raise RecipeError(f"recipe: not JSON: {error}") from error
+        return _value(cls, document, "recipe")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise RecipeError("recipe: a key occurs twice")
+    return result
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise RecipeError(f"recipe: {name} is not a number")
+
+
+def _value(kind: Any, value: Any, path: str) -> Any:
+    """`value` as `kind`: a dataclass, tuple, dict, literal, union or scalar."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return _record(kind, value, path)
+    if origin is Literal:
+        if value in parts and isinstance(value, str):
+            return value
+        raise RecipeError(f"{path}: {value!r} is none of {', '.join(parts)}")
+    if origin is tuple:
+        if not isinstance(value, list) or len(value) != len(parts):
+            raise RecipeError(f"{path}: not a list of {len(parts)}")
+        return tuple(
+            _value(part, item, f"{path}[{i}]")
+            for i, (part, item) in enumerate(zip(parts, value, strict=True))
+        )
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise RecipeError(f"{path}: not an object")
+        return {key: _value(parts[1], item, f"{path}.{key}") for key, item in value.items()}
+    return _scalar(parts if origin in (Union, UnionType) else (kind,), value, path)
+
+
+def _record(kind: Any, value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise RecipeError(f"{path}: not an object")
+    names = {f.name for f in fields(kind)}
+    if odd := sorted(names ^ value.keys()):
+        raise RecipeError(f"{path}: {'unknown' if odd[0] in value else 'missing'} key {odd[0]!r}")
+    hints = get_type_hints(kind)
+    read = {name: _value(hints[name], value[name], f"{path}.{name}") for name in names}
+    try:
+        return kind(**read)
+    except ValueError as error:
+        raise RecipeError(f"{path}: {error}") from error
+
+
+def _scalar(kinds: tuple[type, ...], value: Any, path: str) -> Any:
+    """`value` if it is of exactly one of the kinds (bool is no int); an int where only float fits is one."""
+    if type(value) is int and int not in kinds and float in kinds:
+        value = float(value)
+    if type(value) not in kinds or (type(value) is float and not isfinite(value)):
+        raise RecipeError(f"{path}: {value!r} is not {' or '.join(kind.__name__ for kind in kinds)}")
+    return value

@@ -1,0 +1,136 @@
+"""A run's parameters, fixed for its life. Protocol section 3.
+
+Field order is that of `RunParams` in `contracts/interfaces/ITrainingRuns.vyi`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from earnest.protocol.constants import (
+    AMOUNT_LIMIT,
+    EXIT_MARGIN_S,
+    MAX_EXIT_DELAY_S,
+    MAX_PENALTY_BPS,
+    MAX_ROUNDS,
+    MAX_TRAINERS,
+    MAX_VALIDATORS,
+)
+from earnest.protocol.penalties import PenaltyTerms
+from earnest.protocol.schedule import Schedule
+
+ZERO_HASH = bytes(32)
+
+
+@dataclass(frozen=True)
+class RunParams:
+    """What `create_run` takes. Times in seconds, amounts in wei, penalties in bps of the bond."""
+
+    start: int
+    rounds: int
+    commit_s: int
+    reveal_s: int
+    score_commit_s: int
+    score_reveal_s: int
+    settle_s: int
+    contest_s: int
+    overlap: bool
+    trainer_limit: int
+    validator_limit: int
+    trainer_pool: int
+    """P per round."""
+
+    validator_pool: int
+    """Q per round."""
+
+    trainer_min_bond: int
+    validator_min_bond: int
+    exit_delay: int
+    unrevealed_bps: int = 100
+    malformed_bps: int = 100
+    harmful_bps: int = 1000
+    copied_bps: int = 500
+    unfaithful_bps: int = 5000
+    contest_bps: int = 100
+    ceiling: int = AMOUNT_LIMIT - 1
+    ceiling_rounds: int = 10
+    verification: int = 0
+    attestation_policy: bytes = ZERO_HASH
+    open_trainers: bool = False
+    admission_root: bytes = ZERO_HASH
+    recipe_hash: bytes = ZERO_HASH
+    initial_state: bytes = ZERO_HASH
+
+    def as_tuple(self) -> tuple[Any, ...]:
+        """The fields in the contract's order."""
+        return astuple(self)
+
+    @property
+    def budget(self) -> int:
+        """What the sponsor puts into escrow: rounds * (P + Q)."""
+        return self.rounds * (self.trainer_pool + self.validator_pool)
+
+    def schedule(self) -> Schedule:
+        return Schedule(
+            start=self.start,
+            rounds=self.rounds,
+            commit_s=self.commit_s,
+            reveal_s=self.reveal_s,
+            score_commit_s=self.score_commit_s,
+            score_reveal_s=self.score_reveal_s,
+            settle_s=self.settle_s,
+            contest_s=self.contest_s,
+            overlap=self.overlap,
+        )
+
+    def penalty_terms(self) -> PenaltyTerms:
+        return PenaltyTerms(
+            unrevealed_bps=self.unrevealed_bps,
+            malformed_bps=self.malformed_bps,
+            harmful_bps=self.harmful_bps,
+            copied_bps=self.copied_bps,
+            unfaithful_bps=self.unfaithful_bps,
+            contest_bps=self.contest_bps,
+            ceiling=self.ceiling,
+            ceiling_rounds=self.ceiling_rounds,
+        )
+
+    def problems(self, now: int | None = None) -> list[str]:
+        """Why `create_run` refuses these parameters, in the contract's words and order; empty when it does not.
+
+        `now`: the block time of the call; without it the start is not checked.
+        """
+        return [reason for broken, reason in self._checks(now) if broken]
+
+    def _checks(self, now: int | None) -> Iterator[tuple[bool, str]]:
+        schedule = self.schedule()
+        yield not 1 <= self.rounds <= MAX_ROUNDS, "runs: rounds out of range"
+        yield from ((True, reason) for reason in schedule.problems())
+        yield now is not None and self.start < now + schedule.period, "runs: start too early"
+        yield self.exit_delay < schedule.least_exit_delay + EXIT_MARGIN_S, "runs: exit delay too short"
+        yield self.exit_delay > MAX_EXIT_DELAY_S, "runs: exit delay too long"
+        yield not 1 <= self.trainer_limit <= MAX_TRAINERS, "runs: trainer limit out of range"
+        yield not 1 <= self.validator_limit <= MAX_VALIDATORS, "runs: validator limit out of range"
+        yield self.trainer_min_bond == 0 or self.validator_min_bond == 0, "runs: zero minimum bond"
+        yield self._amounts_too_large(), "runs: amount too large"
+        yield max(self._all_bps()) > MAX_PENALTY_BPS, "runs: penalty too high"
+        yield self.ceiling_rounds == 0, "runs: zero ceiling window"
+        yield self.verification != 0, "runs: level not available"
+        yield self.attestation_policy != ZERO_HASH, "runs: policy not available"
+        yield self.admission_root == ZERO_HASH, "runs: empty admission root"
+        yield self.recipe_hash == ZERO_HASH, "runs: empty recipe hash"
+        yield self.initial_state == ZERO_HASH, "runs: empty initial state"
+
+    def _amounts_too_large(self) -> bool:
+        amounts = (self.trainer_min_bond, self.validator_min_bond, self.ceiling, self.budget)
+        return max(amounts) >= AMOUNT_LIMIT
+
+    def _all_bps(self) -> tuple[int, ...]:
+        return (
+            self.unrevealed_bps,
+            self.malformed_bps,
+            self.harmful_bps,
+            self.copied_bps,
+            self.unfaithful_bps,
+            self.contest_bps,
+        )

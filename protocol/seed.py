@@ -1,0 +1,55 @@
+"""Randomness: everything random in a round follows from one seed. Protocol section 6."""
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from struct import unpack
+
+from earnest.protocol.hashing import keccak_abi
+
+WORD_RANGE = 2**64
+
+SEED_DELAY_BLOCKS = 2
+"""The seed is the hash of this many blocks after the one that asked for it."""
+
+SEED_FIRST_BLOCK = 3
+SEED_LAST_BLOCK = 258
+"""Blocks after the request in which the seed can be stored; later, the block is asked for anew."""
+
+
+def round_seed(block_hash: bytes, run: int, round: int) -> bytes:
+    """keccak256(blockhash(b+2), run, round)."""
+    return keccak_abi(["bytes32", "uint256", "uint256"], [block_hash, run, round])
+
+
+def fallback_seed(run: int, round: int) -> bytes:
+    """keccak256(run, round): assigns the rounds that no earlier round's seed is for."""
+    return keccak_abi(["uint256", "uint256"], [run, round])
+
+
+def words(seed: bytes) -> Iterator[int]:
+    """64-bit words of SHA-256(seed ‖ uint64 counter), counter from 0, four from each, all little-endian."""
+    counter = 0
+    while True:
+        yield from unpack("<4Q", sha256(seed + counter.to_bytes(8, "little")).digest())
+        counter += 1
+
+
+def _below(n: int, stream: Iterator[int]) -> int:
+    """Uniform in [0, n): the first word that is not in the incomplete last stretch of n, modulo n."""
+    limit = WORD_RANGE - WORD_RANGE % n
+    return next(word for word in stream if word < limit) % n
+
+
+def shuffled(ids: Sequence[int], seed: bytes, count: int | None = None) -> list[int]:
+    """The first `count` (default: all) of a forward Fisher-Yates shuffle of `ids`.
+
+    For i = 0, 1, ..: swap i with i + (a number below n - i). The last position has no choice and takes no
+    word, so `shuffled(ids, seed, k) == shuffled(ids, seed)[:k]`.
+    """
+    pool, n = list(ids), len(ids)
+    count = n if count is None else min(count, n)
+    stream = words(seed)
+    for i in range(min(count, n - 1)):
+        j = i + _below(n - i, stream)
+        pool[i], pool[j] = pool[j], pool[i]
+    return pool[:count]

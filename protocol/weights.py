@@ -1,0 +1,71 @@
+"""From measurements to weights. Protocol section 7.
+
+```
+g = mean − 2 se of the gains on the held-out sample            m = margin, already less one standard error
+w = floor(65535 * min(1, g / 2ĝ) * clamp(m / m̂, 0, 1)³)        ĝ, m̂ lower medians over the seats with g > 0
+```
+
+The margin is what copies, replays and idlers do not have. Its power makes splitting one machine over many
+seats a loss; the cap at twice the median keeps one odd seat from setting the scale. A clean update never
+gets 0 unless its gain is surely negative, or late training would stall.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, isfinite
+
+from earnest.protocol.constants import WEIGHT_ONE
+
+
+@dataclass(frozen=True)
+class Score:
+    """One clean update's measurements, in nats per byte."""
+
+    gain_mean: float
+    gain_se: float
+    margin: float | None
+    """Own minus held-out, less one standard error; None on private data (the factor is then 1)."""
+
+    def __post_init__(self) -> None:
+        if not all(map(isfinite, (self.gain_mean, self.gain_se, self.margin or 0.0))):
+            raise ValueError(f"not finite: {self}")
+
+    @property
+    def gain(self) -> float:
+        """g: the lower bound of the gain."""
+        return self.gain_mean - 2 * self.gain_se
+
+    @property
+    def surely_negative(self) -> bool:
+        return self.gain_mean + 2 * self.gain_se < 0
+
+
+def lower_median(values: Sequence[float]) -> float | None:
+    """The middle value, of two the lower; None of nothing."""
+    return sorted(values)[(len(values) - 1) // 2] if values else None
+
+
+def seat_weights(scores: Sequence[Score | None]) -> list[int]:
+    """A weight for every seat; None stands for a seat whose verdict is not `ACCEPTED` (weight 0).
+
+    When no seat has g > 0, or the median margin is not positive, no weight exceeds 1.
+    """
+    gaining = [score for score in scores if score is not None and score.gain > 0]
+    gain = lower_median([score.gain for score in gaining])
+    margin = lower_median([score.margin for score in gaining if score.margin is not None])
+    return [0 if score is None else _weight(score, gain, margin) for score in scores]
+
+
+def _weight(score: Score, median_gain: float | None, median_margin: float | None) -> int:
+    least = 0 if score.surely_negative else 1
+    if median_gain is None or (median_margin is not None and median_margin <= 0):
+        return least
+    gain_factor = min(1.0, max(0.0, score.gain / (2 * median_gain)))
+    return max(least, floor(WEIGHT_ONE * gain_factor * _margin_factor(score.margin, median_margin)))
+
+
+def _margin_factor(margin: float | None, median_margin: float | None) -> float:
+    if margin is None or median_margin is None:
+        return 1.0
+    ratio = min(1.0, max(0.0, margin / median_margin))
+    return ratio * ratio * ratio
