@@ -1,0 +1,316 @@
+"""The embedded chain: a whole Ethereum (py-evm, Prague rules) inside the process, for the demo and for tests.
+
+It is built on py-evm directly, because a chain that decides a demo's random seeds must not be random itself:
+eth-tester draws `prevrandao` from the operating system, reads the wall clock for every block, refuses nonce
+gaps, and leaves out revert data. Here a block follows from its parent, its time and its transactions alone.
+
+    devnet = Devnet(accounts={"0x…": 10**24})
+    devnet.provider                           # in process: a transaction is mined when it arrives
+    with devnet.serve("127.0.0.1", 8545, block_time_s=1, clock=time.time) as server:
+        server.url                            # the same chain over HTTP, a block a second
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from earnest.deploy.mempool import Mempool, Refused
+from eth.abc import BlockHeaderAPI, ComputationAPI, ReceiptAPI, SignedTransactionAPI, StateAPI
+from eth.chains.base import MiningChain
+from eth.constants import ZERO_ADDRESS
+from eth.db import get_db_backend
+from eth.exceptions import PyEVMError
+from eth.vm.forks.prague import PragueVM
+from eth.vm.spoof import SpoofTransaction
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+from eth_hash.auto import keccak
+from eth_keys.exceptions import BadSignature
+from eth_typing import Address, Hash32
+from eth_utils.address import to_canonical_address
+from eth_utils.exceptions import ValidationError
+from rlp.exceptions import RLPException
+
+if TYPE_CHECKING:
+    from earnest.deploy.jsonrpc import DevnetProvider, DevnetServer
+
+CHAIN_ID = 1337
+GENESIS_TIME = 1_700_000_000  # unix seconds
+GAS_LIMIT = 60_000_000  # of a block; one transaction may use all of it
+MAX_MINE = 100_000  # blocks in one call
+UNDECODABLE = (ValidationError, RLPException, BadSignature, PyEVMError, ValueError, TypeError, IndexError)
+
+
+@dataclass(frozen=True)
+class Mined:
+    """A block as it was mined: header, transactions and their receipts, in order."""
+
+    header: BlockHeaderAPI
+    transactions: tuple[SignedTransactionAPI, ...] = ()
+    receipts: tuple[ReceiptAPI, ...] = ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """What `eth_call` and `eth_estimateGas` run: a transaction without signature, nonce and fee."""
+
+    sender: bytes = ZERO_ADDRESS
+    to: bytes = b""  # empty creates a contract
+    value: int = 0  # wei
+    data: bytes = b""
+    gas: int = GAS_LIMIT
+
+
+def account(seed: bytes, index: int) -> LocalAccount:
+    """The devnet key number `index` of a seed: keccak256(seed || uint32 index). Worthless anywhere else."""
+    return Account.from_key(keccak(seed + index.to_bytes(4, "big")))
+
+
+class Devnet:
+    """One chain with one clock, and the clock is the chain's: a block's time is max(parent + 1, clock).
+
+    In process the clock stands still until `travel` or `evm_increaseTime` sets it, and every transaction
+    that can run is mined at once. Served it follows the clock passed in, and blocks come in a fixed beat.
+
+    accounts: address -> wei at genesis. genesis_time: unix seconds. finality: blocks behind the head that the
+    tags `safe` and `finalized` name. Every method may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        accounts: Mapping[str, int],
+        *,
+        chain_id: int = CHAIN_ID,
+        genesis_time: int = GENESIS_TIME,
+        finality: int = 0,
+        automine: bool = True,
+    ) -> None:
+        self.chain_id = chain_id
+        self.finality = finality
+        self.automine = automine
+        self.mempool = Mempool()
+        self.lock = threading.RLock()
+        self._clock: Callable[[], float] = lambda: genesis_time
+        self._offset = 0  # seconds that the chain's clock is ahead of `_clock`
+        self._chain = _genesis_chain(accounts, chain_id, genesis_time)
+        self._blocks = [Mined(self._chain.get_canonical_block_header_by_number(0))]  # pyright: ignore
+        self._block_numbers = {self._blocks[0].header.hash: 0}
+        self._positions: dict[bytes, tuple[int, int]] = {}  # transaction hash -> block, index
+
+    @property
+    def provider(self) -> DevnetProvider:
+        """A web3 provider that answers in process exactly what the served chain answers over HTTP."""
+        from earnest.deploy.jsonrpc import DevnetProvider  # noqa: PLC0415  (it needs this module)
+
+        return DevnetProvider(self)
+
+    # Time
+
+    def now(self) -> int:
+        """Time of the newest block, unix seconds."""
+        return self.head.header.timestamp
+
+    def travel(self, to: int) -> None:
+        """Sets the clock to `to`, unix seconds, and mines a block there; nothing if the chain is past it."""
+        with self.lock:
+            if to > self.now():
+                self._offset = to - int(self._clock())
+                self._mine_block()
+
+    def increase_time(self, seconds: int) -> int:
+        """Moves the clock on without mining; returns how far the chain is ahead of the clock passed in."""
+        with self.lock:
+            clock = int(self._clock())
+            self._offset = max(self.now(), clock + self._offset) + seconds - clock
+            return self._offset
+
+    def mine(self, count: int = 1) -> None:
+        """Mines `count` blocks; the first takes what waits. Raises ValueError outside 0..100,000."""
+        if not 0 <= count <= MAX_MINE:
+            raise ValueError(f"cannot mine {count} blocks at once, at most {MAX_MINE}")
+        with self.lock:
+            for _ in range(count):
+                self._mine_block()
+
+    @contextmanager
+    def serve(
+        self, host: str, port: int, block_time_s: float, clock: Callable[[], float]
+    ) -> Iterator[DevnetServer]:
+        """Serves the chain over HTTP JSON-RPC in a thread and mines a block every `block_time_s` seconds.
+
+        clock: unix seconds, usually `time.time`; a chain that is ahead of it stays as far ahead. Port 0 picks
+        a free one. Transactions wait for the next block. On leaving, server and clock stop; the chain stays.
+        Raises OSError if the address cannot be bound.
+        """
+        from earnest.deploy.jsonrpc import DevnetServer  # noqa: PLC0415  (it needs this module)
+
+        with self.lock:
+            still, automine = self._clock, self.automine
+            self._offset = max(0, self.now() - int(clock()))
+            self._clock, self.automine = clock, False
+        try:
+            with DevnetServer(self, host, port, block_time_s) as server:
+                yield server
+        finally:
+            with self.lock:
+                self._clock, self.automine = still, automine
+                self._offset = self.now() - int(still())
+
+    # Blocks
+
+    @property
+    def head(self) -> Mined:
+        return self._blocks[-1]
+
+    def block(self, number: int) -> Mined | None:
+        """The block with this number, None if there is none yet."""
+        return self._blocks[number] if 0 <= number < len(self._blocks) else None
+
+    def block_number(self, block_hash: bytes) -> int | None:
+        """The number of the block with this hash, None if it isn't on the chain."""
+        return self._block_numbers.get(Hash32(block_hash))
+
+    def position(self, transaction_hash: bytes) -> tuple[int, int] | None:
+        """(block number, index) of a mined transaction."""
+        return self._positions.get(transaction_hash)
+
+    def snapshot(self) -> int:
+        """A handle for `revert`."""
+        return self.head.header.block_number
+
+    def revert(self, snapshot: int) -> None:
+        """Forgets every block after a snapshot, as a reorganisation does. Waiting transactions stay."""
+        with self.lock:
+            for gone in self._blocks[snapshot + 1 :]:
+                del self._block_numbers[gone.header.hash]
+                for transaction in gone.transactions:
+                    del self._positions[transaction.hash]
+            del self._blocks[snapshot + 1 :]
+
+    # Transactions
+
+    def send(self, raw: bytes) -> bytes:
+        """Takes a signed transaction, returns its hash; in process mined now unless its nonce leaves a gap.
+
+        Raises Refused with the words of a public node: it cannot be decoded, wrong chain, nonce too low,
+        cannot pay, gas too low or above the block's, underpriced replacement.
+        """
+        with self.lock:
+            transaction = self._decode(raw)
+            state = self.state(self.head.header)
+            self._check(transaction, state)
+            self.mempool.add(transaction, state.get_nonce(transaction.sender))
+            if self.automine:
+                self._mine_block()
+            return transaction.hash
+
+    def pending_nonce(self, sender: bytes) -> int:
+        """The next nonce of an account, waiting transactions included."""
+        with self.lock:
+            return self.mempool.next_nonce(sender, self.state(self.head.header).get_nonce(Address(sender)))
+
+    def state(self, header: BlockHeaderAPI) -> StateAPI:
+        """The state after a block. Writing to it changes nothing on the chain."""
+        return self._chain.get_vm(header).state
+
+    def call(self, call: Call, header: BlockHeaderAPI) -> ComputationAPI:
+        """Runs a call on the state after a block and in its context, at no fee; nothing is kept.
+
+        Raises ValidationError if it cannot start (value above the balance, gas below the intrinsic cost).
+        """
+        vm = self._chain.get_vm(header.copy(base_fee_per_gas=0))
+        unsigned = vm.get_transaction_builder().new_unsigned_dynamic_fee_transaction(  # pyright: ignore
+            chain_id=self.chain_id,
+            nonce=vm.state.get_nonce(Address(call.sender)),
+            max_priority_fee_per_gas=0,
+            max_fee_per_gas=0,
+            gas=call.gas,
+            to=call.to,
+            value=call.value,
+            data=call.data,
+            access_list=(),
+        )
+        return vm.state.apply_transaction(SpoofTransaction(unsigned, from_=call.sender))  # pyright: ignore
+
+    def _decode(self, raw: bytes) -> SignedTransactionAPI:
+        try:
+            transaction = self._chain.get_vm(self.head.header).get_transaction_builder().decode(raw)
+            transaction.validate()
+        except UNDECODABLE as error:
+            raise Refused(f"invalid transaction: {error}") from error
+        if transaction.chain_id != self.chain_id:
+            raise Refused(f"invalid chain id for signer: have {transaction.chain_id} want {self.chain_id}")
+        return transaction
+
+    def _check(self, transaction: SignedTransactionAPI, state: StateAPI) -> None:
+        cost = transaction.value + transaction.gas * transaction.max_fee_per_gas
+        balance = state.get_balance(transaction.sender)
+        if transaction.gas > GAS_LIMIT:
+            raise Refused("exceeds block gas limit")
+        if transaction.gas < transaction.intrinsic_gas:
+            raise Refused(
+                f"intrinsic gas too low: gas {transaction.gas}, minimum {transaction.intrinsic_gas}"
+            )
+        if transaction.max_priority_fee_per_gas > transaction.max_fee_per_gas:
+            raise Refused("max priority fee per gas higher than max fee per gas")
+        if cost > balance:
+            raise Refused(f"insufficient funds for gas * price + value: have {balance} want {cost}")
+
+    # Mining
+
+    def _mine_block(self) -> None:
+        parent = self.head.header
+        fields = {"coinbase": ZERO_ADDRESS, "mix_hash": keccak(b"prevrandao" + parent.hash)}
+        time = max(parent.timestamp + 1, int(self._clock()) + self._offset)
+        self._chain.header = PragueVM.create_header_from_parent(  # pyright: ignore
+            parent, timestamp=time, gas_limit=parent.gas_limit, **fields
+        )
+        transactions, receipts = self._run_waiting()
+        block = self._chain.mine_block(**fields)
+        for index, transaction in enumerate(transactions):
+            self._positions[transaction.hash] = (block.number, index)
+        self._block_numbers[block.hash] = block.number
+        self._blocks.append(Mined(block.header, tuple(transactions), tuple(receipts)))
+
+    def _run_waiting(self) -> tuple[list[SignedTransactionAPI], list[ReceiptAPI]]:
+        """Applies what fits into the block being built, best tip first; drops what cannot run any more."""
+        state = self.state(self.head.header)
+        nonces = {sender: state.get_nonce(sender) for sender in self.mempool.senders}
+        transactions: list[SignedTransactionAPI] = []
+        receipts: list[ReceiptAPI] = []
+        while best := self.mempool.best(nonces, self._chain.header.base_fee_per_gas):  # pyright: ignore
+            if best.gas > self._chain.header.gas_limit - self._chain.header.gas_used:
+                del nonces[best.sender]  # waits for the next block
+                continue
+            self.mempool.drop(best)
+            try:
+                _, receipt, _ = self._chain.apply_transaction(best)
+            except ValidationError:  # its sender spent the money elsewhere
+                del nonces[best.sender]
+                continue
+            nonces[best.sender] += 1
+            transactions.append(best)
+            receipts.append(receipt)
+        return transactions, receipts
+
+
+def _genesis_chain(accounts: Mapping[str, int], chain_id: int, time: int) -> MiningChain:
+    chain_class = MiningChain.configure("DevnetChain", vm_configuration=((0, PragueVM),), chain_id=chain_id)
+    parameters = {
+        "coinbase": ZERO_ADDRESS,
+        "difficulty": 0,
+        "extra_data": b"",
+        "gas_limit": GAS_LIMIT,
+        "mix_hash": b"\0" * 32,
+        "nonce": b"\0" * 8,
+        "timestamp": time,
+    }
+    balances = {
+        to_canonical_address(address): {"balance": wei, "nonce": 0, "code": b"", "storage": {}}
+        for address, wei in accounts.items()
+    }
+    return chain_class.from_genesis(get_db_backend(), parameters, balances)  # pyright: ignore
