@@ -96,7 +96,7 @@ class RunParams:
         )
 
     def problems(self, now: int | None = None) -> list[str]:
-        """Why `create_run` refuses these parameters, in the contract's words and order; empty when it does not.
+        """Why `create_run` refuses these parameters, in the contract's words and order; empty if it does not.
 
         `now`: the block time of the call; without it the start is not checked.
         """

@@ -1,0 +1,168 @@
+"""Money: the reference of `StakeVault`. Protocol section 2.
+
+Four buckets, and each wei is in exactly one: idle, bond, escrow, burned. Methods have the contract's names and
+refuse in its words; whoever calls comes first (an account, or the manager of a run), block time last. Nothing
+changes when a call is refused. What the token itself refuses is not modelled.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from earnest.protocol.constants import AMOUNT_LIMIT, MAX_EXIT_DELAY_S, ZERO_ADDRESS
+
+
+class Refused(Exception):  # noqa: N818 - a refusal is an answer of the model, not a defect
+    """A call that the contract reverts; the reason is the contract's."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def require(condition: bool, reason: str) -> None:
+    """`assert condition, reason` of a contract."""
+    if not condition:
+        raise Refused(reason)
+
+
+RunKey = tuple[str, int]
+"""(manager, run)"""
+
+BondKey = tuple[str, int, str]
+"""(manager, run, account)"""
+
+
+@dataclass
+class VaultRun:
+    escrow: int = 0
+    sponsor: str = ZERO_ADDRESS
+    exit_delay: int = 0
+    """Seconds; 0 when the run was never opened."""
+
+
+@dataclass
+class VaultModel:
+    """All money of the protocol, in wei. `balance` is what the token says the vault owns, donations apart."""
+
+    balance: int = 0
+    idle: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    allowances: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    bonds: defaultdict[BondKey, int] = field(default_factory=lambda: defaultdict(int))
+    exits: dict[BondKey, int] = field(default_factory=dict[BondKey, int])
+    runs: defaultdict[RunKey, VaultRun] = field(default_factory=lambda: defaultdict(VaultRun))
+    burned: int = 0
+
+    # Anyone, for their own money.
+
+    def deposit(self, account: str, amount: int) -> None:
+        self.balance += amount
+        self.idle[account] += amount
+
+    def withdraw(self, account: str, amount: int) -> None:
+        self._take_idle(account, amount)
+        self.balance -= amount
+
+    def allow(self, account: str, manager: str, amount: int) -> None:
+        """Set (not add) what `open_run` by the manager may take."""
+        self.allowances[account, manager] = amount
+
+    def bond(self, account: str, manager: str, run: int, amount: int) -> None:
+        key = manager, run, account
+        require(self.exit_delay(manager, run) != 0, "vault: no such run")
+        require(key not in self.exits, "vault: exit has started")
+        require(self.idle[account] >= amount, "vault: idle balance too small")
+        require(self.bonds[key] + amount < AMOUNT_LIMIT, "vault: bond too large")
+        self._take_idle(account, amount)
+        self.bonds[key] += amount
+
+    def start_exit(self, account: str, manager: str, run: int, now: int) -> None:
+        key = manager, run, account
+        require(self.bonds[key] != 0 or key in self.exits, "vault: nothing bonded")
+        require(key not in self.exits, "vault: exit already started")
+        self.exits[key] = now + self.exit_delay(manager, run)
+
+    def finish_exit(self, account: str, manager: str, run: int, now: int) -> None:
+        """What is left of the bond becomes idle; the manager has no say."""
+        key = manager, run, account
+        require(key in self.exits, "vault: no exit started")
+        require(now >= self.exits[key], "vault: exit not over")
+        del self.exits[key]
+        self.idle[account] += self.bonds.pop(key, 0)
+
+    def flush(self) -> int:
+        """Burned money leaves for the sink; returns how much."""
+        amount, self.burned = self.burned, 0
+        self.balance -= amount
+        return amount
+
+    # A manager, for its own runs only.
+
+    def open_run(self, manager: str, run: int, sponsor: str, amount: int, exit_delay: int) -> None:
+        require(self.exit_delay(manager, run) == 0, "vault: run already open")
+        require(0 < exit_delay <= MAX_EXIT_DELAY_S, "vault: exit delay out of range")
+        require(self.allowances[sponsor, manager] >= amount, "vault: allowance too small")
+        self._take_idle(sponsor, amount)
+        self.allowances[sponsor, manager] -= amount
+        self.runs[manager, run] = VaultRun(amount, sponsor, exit_delay)
+
+    def pay(self, manager: str, run: int, accounts: Sequence[str], amounts: Sequence[int]) -> None:
+        require(len(accounts) == len(amounts), "vault: lengths differ")
+        self._take_escrow(manager, run, sum(amounts))
+        for account, amount in zip(accounts, amounts, strict=True):
+            self.idle[account] += amount
+
+    def refund(self, manager: str, run: int, amount: int) -> None:
+        self._take_escrow(manager, run, amount)
+        self.idle[self.sponsor(manager, run)] += amount
+
+    def burn_escrow(self, manager: str, run: int, amount: int) -> None:
+        self._take_escrow(manager, run, amount)
+        self.burned += amount
+
+    def seize(self, manager: str, run: int, account: str, amount: int) -> int:
+        """Burn up to `amount` of a bond, exiting or not; never refused for lack of it. Returns what was taken."""
+        key = manager, run, account
+        taken = min(amount, self.bonds[key])
+        self.bonds[key] -= taken
+        self.burned += taken
+        return taken
+
+    # Views.
+
+    def allowance(self, account: str, manager: str) -> int:
+        return self.allowances[account, manager]
+
+    def bond_of(self, manager: str, run: int, account: str) -> int:
+        """The bond, exiting or not."""
+        return self.bonds[manager, run, account]
+
+    def exit_time(self, manager: str, run: int, account: str) -> int:
+        """When the bond can be taken back; 0 when no exit was started."""
+        return self.exits.get((manager, run, account), 0)
+
+    def standing(self, manager: str, run: int, account: str) -> int:
+        """The bond that stands behind new work: 0 once an exit has started."""
+        return 0 if (manager, run, account) in self.exits else self.bond_of(manager, run, account)
+
+    def escrow(self, manager: str, run: int) -> int:
+        return self.runs[manager, run].escrow
+
+    def exit_delay(self, manager: str, run: int) -> int:
+        return self.runs[manager, run].exit_delay
+
+    def sponsor(self, manager: str, run: int) -> str:
+        return self.runs[manager, run].sponsor
+
+    def total(self) -> int:
+        """All buckets together: equal to `balance` at all times (invariant 1)."""
+        escrows = sum(run.escrow for run in self.runs.values())
+        return sum(self.idle.values()) + sum(self.bonds.values()) + escrows + self.burned
+
+    def _take_idle(self, account: str, amount: int) -> None:
+        require(self.idle[account] >= amount, "vault: idle balance too small")
+        self.idle[account] -= amount
+
+    def _take_escrow(self, manager: str, run: int, amount: int) -> None:
+        require(self.escrow(manager, run) >= amount, "vault: escrow too small")
+        self.runs[manager, run].escrow -= amount
