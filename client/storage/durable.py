@@ -1,0 +1,54 @@
+"""Files that are whole or absent: written beside their name, synced, renamed, and the folder synced."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def unfinished(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A new file in `folder` under a temporary hidden name, readable by its owner only.
+
+    It is gone when the block ends, unless `keep` gave it a name; a process killed inside leaves the hidden
+    file.
+    """
+    handle, name = tempfile.mkstemp(prefix=".unfinished-", dir=folder)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file, temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def keep(file: BinaryIO, temporary: Path, path: Path) -> None:
+    """Sync an `unfinished` file and give it its name, replacing what had it; durable on return."""
+    file.flush()
+    os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write `content` to `path` atomically; on return it survives a power cut."""
+    with unfinished(path.parent) as (file, temporary):
+        file.write(content)
+        keep(file, temporary, path)
+
+
+def sync_file(path: Path) -> None:
+    """Make the file's content survive a power cut."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names created, replaced or removed in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,235 @@
+"""A node's journal: what it must still know after a crash, in one SQLite file under one lease.
+
+Salts and claims of open rounds, transactions on their way, small values by key. A write is on disk, synced,
+when its call (or the enclosing `transaction`) returns; a killed node opens the journal again and goes on. A
+damaged journal is an error, never an empty one: without its salt a commitment cannot be revealed, and that
+costs bond.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+from earnest.client.chain.outbox import Intent, Status
+from earnest.client.errors import StorageError
+from earnest.client.storage.database import Database, JournalForeign, Migration
+from earnest.client.storage.lease import Lease
+from earnest.protocol.manifest import Manifest
+from earnest.protocol.verdicts import Role
+
+__all__ = ["Journal", "JournalForeign", "SavedCommitment"]
+
+APPLICATION_ID = 0x4541524E  # "EARN", in the file's header
+WORD = 32
+
+MIGRATIONS: tuple[Migration, ...] = (
+    (
+        "CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE commitments (
+            run INTEGER NOT NULL, round INTEGER NOT NULL, role INTEGER NOT NULL,
+            commitment BLOB NOT NULL, salt BLOB NOT NULL, manifest BLOB, words BLOB NOT NULL,
+            PRIMARY KEY (run, round, role)
+        ) WITHOUT ROWID""",
+        # Amounts of wei do not fit SQLite's 64-bit integers: they are decimal text.
+        """CREATE TABLE intents (
+            name TEXT PRIMARY KEY, recipient TEXT NOT NULL, data BLOB NOT NULL, value TEXT NOT NULL,
+            gas INTEGER NOT NULL, nonce INTEGER NOT NULL, max_fee TEXT NOT NULL, tip TEXT NOT NULL,
+            hashes TEXT NOT NULL, status TEXT NOT NULL, created_block INTEGER NOT NULL, deadline INTEGER
+        ) WITHOUT ROWID""",
+        "CREATE INDEX intents_open ON intents (nonce) WHERE status = 'open'",
+    ),
+)
+"""Append only: nodes hold files of every version."""
+
+
+@dataclass(frozen=True)
+class SavedCommitment:
+    """What a seat committed to in a round, with all that its reveal needs."""
+
+    run: int
+    round: int
+    role: Role
+    commitment: bytes
+    salt: bytes
+    manifest: Manifest | None
+    """A trainer's claim."""
+
+    words: tuple[bytes, ...]
+    """A validator's report, as the 32-byte words that it reveals."""
+
+
+class Journal:
+    """The journal at `path`, made where missing, leased until `close` or the end of the process.
+
+    `owner` is the seat owner's address, `deployment` any text that names the chain and its contracts; both
+    are written once and must match ever after. Safe to use from several threads. It is the outbox's
+    `IntentStore`.
+
+    Raises JournalLocked (another node holds it), JournalCorrupt (damaged, or written by something else),
+    JournalForeign (another owner or deployment, or a newer version), StorageError (disk full, no permission).
+    """
+
+    def __init__(self, path: Path, owner: str, deployment: str = "") -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot create {path.parent}: {error.strerror}", "choose another data folder"
+            ) from error
+        self._lease = Lease(path.with_name(f"{path.name}.lock"), f"journal {path}")
+        try:
+            self._database = Database(path, APPLICATION_ID, MIGRATIONS)
+            try:
+                self._identify({"owner": owner.lower(), "deployment": deployment})
+            except BaseException:
+                self._database.close()
+                raise
+        except BaseException:
+            self._lease.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file and release the lease."""
+        self._database.close()
+        self._lease.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Commit and sync all writes inside together at its end, or none. Nested, it joins the outer one."""
+        return self._database.transaction()
+
+    # Values by key
+
+    def get(self, key: str) -> bytes | None:
+        """The value last put under `key`, or None."""
+        row = self._database.row("SELECT value FROM entries WHERE key = ?", key)
+        return None if row is None else row[0]
+
+    def put(self, key: str, value: bytes) -> None:
+        """Write `value` under `key`."""
+        with self.transaction():
+            self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", key, value)
+
+    # Commitments
+
+    def save_commitment(
+        self,
+        run: int,
+        round: int,
+        role: Role,
+        commitment: bytes,
+        salt: bytes,
+        *,
+        manifest: Manifest | None = None,
+        words: Sequence[bytes] = (),
+    ) -> SavedCommitment:
+        """Write a commitment before its transaction leaves; on return it survives a power cut.
+
+        A seat commits once per round: what is saved first stays, is returned whatever comes later, and is
+        what to send. Raises RuntimeError inside a `transaction`, where it could not be durable on return.
+        """
+        if self._database.in_transaction:
+            raise RuntimeError("a commitment saved inside a transaction would not be durable on return")
+        claim = None if manifest is None else msgspec.json.encode(manifest)
+        with self.transaction():
+            self._database.execute(
+                "INSERT OR IGNORE INTO commitments VALUES (?, ?, ?, ?, ?, ?, ?)",
+                *(run, round, int(role), commitment, salt, claim, b"".join(words)),
+            )
+        saved = self.commitment(run, round, role)
+        if saved is None:
+            raise self._database.corrupt("a commitment that was just written is not there")
+        return saved
+
+    def commitment(self, run: int, round: int, role: Role) -> SavedCommitment | None:
+        """The commitment saved for this role in this round, or None."""
+        row = self._database.row(
+            "SELECT commitment, salt, manifest, words FROM commitments WHERE (run, round, role) = (?, ?, ?)",
+            *(run, round, int(role)),
+        )
+        if row is None:
+            return None
+        digest, salt, claim, words = row
+        try:
+            manifest = None if claim is None else msgspec.json.decode(claim, type=Manifest)
+        except msgspec.DecodeError as error:
+            raise self._database.corrupt(f"the manifest of run {run}, round {round}: {error}") from error
+        pieces = tuple(words[i : i + WORD] for i in range(0, len(words), WORD))
+        return SavedCommitment(run, round, Role(role), digest, salt, manifest, pieces)
+
+    # Transactions on their way (the outbox's IntentStore)
+
+    def add_intent(self, intent: Intent) -> None:
+        """Write a new intent, replacing a closed one of its name. Raises ValueError if that is still open."""
+        with self.transaction():
+            earlier = self.intent(intent.name)
+            if earlier is not None and earlier.status == Status.OPEN:
+                raise ValueError(f"intent {intent.name} is still open")
+            self._write_intent(intent)
+
+    def update_intent(self, intent: Intent) -> None:
+        """Overwrite the intent of this name. Raises KeyError if there is none."""
+        with self.transaction():
+            if self.intent(intent.name) is None:
+                raise KeyError(intent.name)
+            self._write_intent(intent)
+
+    def intent(self, name: str) -> Intent | None:
+        """The intent of this name, or None."""
+        row = self._database.row("SELECT * FROM intents WHERE name = ?", name)
+        return None if row is None else self._read_intent(row)
+
+    def open_intents(self) -> list[Intent]:
+        """Every open intent, lowest nonce first."""
+        rows = self._database.execute("SELECT * FROM intents WHERE status = 'open' ORDER BY nonce")
+        return [self._read_intent(row) for row in rows]
+
+    def _write_intent(self, intent: Intent) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO intents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *(intent.name, intent.to, intent.data, str(intent.value), intent.gas, intent.nonce),
+            *(str(intent.max_fee), str(intent.tip), " ".join(intent.hashes), str(intent.status)),
+            *(intent.created_block, intent.deadline),
+        )
+
+    def _read_intent(self, row: tuple[Any, ...]) -> Intent:
+        name, to, data, value, gas, nonce, max_fee, tip, hashes, status, created_block, deadline = row
+        try:
+            return Intent(
+                name=name,
+                to=to,
+                data=data,
+                value=int(value),
+                gas=gas,
+                nonce=nonce,
+                max_fee=int(max_fee),
+                tip=int(tip),
+                hashes=tuple(hashes.split()),
+                status=Status(status),
+                created_block=created_block,
+                deadline=deadline,
+            )
+        except ValueError as error:
+            raise self._database.corrupt(f"the intent {name}: {error}") from error
+
+    def _identify(self, identity: dict[str, str]) -> None:
+        """Write who this journal belongs to, or find that it is somebody else's."""
+        with self.transaction():
+            for name, value in identity.items():
+                self._database.execute("INSERT OR IGNORE INTO identity VALUES (?, ?)", name, value)
+            for name, kept in self._database.execute("SELECT name, value FROM identity"):
+                if kept != identity.get(name):
+                    raise JournalForeign(
+                        f"journal {self.path} belongs to {name} {kept}, not {identity.get(name)}",
+                        "give this node its own data folder",
+                    )

@@ -1,0 +1,159 @@
+"""Content-addressed objects: a file's name is the hex of its content's Merkle root (Protocol section 5).
+
+An `ObjectStore` stands over any obstore backend: a local folder, memory, a read-only HTTP server, a bucket.
+What it returns has been hashed on the way out, so a damaged disk or a lying bucket is found at the first
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import obstore
+from earnest.client.errors import StorageError, Unavailable, WrongContent
+from earnest.client.storage.durable import keep, unfinished
+from earnest.protocol.merkle import CHUNK, content_leaves, content_root, leaf_hash, root_of_leaves
+from obstore.exceptions import BaseError
+from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
+
+if TYPE_CHECKING:
+    from obstore import GetResult
+
+ROOT_BYTES = 32
+
+
+def object_name(root: bytes) -> str:
+    """The name of the object with this root: 64 lower-case hex digits, no prefix."""
+    if len(root) != ROOT_BYTES:
+        raise ValueError(f"a root has {ROOT_BYTES} bytes, not {len(root)}")
+    return root.hex()
+
+
+class ObjectStore:
+    """Objects by root in one place: a local folder (a path), or a URL that obstore knows.
+
+    `memory://` is private to this instance; `http(s)://` can only be read; `s3://` and others take their
+    credentials from the environment. A folder is created where missing.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self.folder: Path | None = None
+        if isinstance(place, Path) or "://" not in place:
+            self.folder = Path(place).resolve()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._backend = LocalStore(self.folder)
+        elif place.startswith("memory:"):
+            self._backend = MemoryStore()
+        elif place.startswith(("http://", "https://")):
+            self._backend = HTTPStore.from_url(place, client_options={"allow_http": True})
+        else:
+            self._backend = from_url(place)
+
+    def put(self, content: bytes) -> bytes:
+        """Store `content` and return its root; in a folder it is on disk then. Putting again heals damage."""
+        root = content_root(content)
+        if self.folder is None:
+            self._upload(root, content)
+            return root
+        with unfinished(self.folder) as (file, temporary):
+            file.write(content)
+            keep(file, temporary, self.folder / object_name(root))
+        return root
+
+    def put_file(self, path: Path) -> bytes:
+        """Store a copy of the file at `path`, at any size in constant memory, and return its root."""
+        with path.open("rb") as source:
+            if self.folder is None:
+                root = content_root(_chunks(source))
+                self._upload(root, path)
+                return root
+            leaves = []
+            with unfinished(self.folder) as (file, temporary):
+                for chunk in _chunks(source):
+                    leaves.append(leaf_hash(chunk))
+                    file.write(chunk)
+                root = root_of_leaves(leaves)
+                keep(file, temporary, self.folder / object_name(root))
+            return root
+
+    def has(self, root: bytes) -> bool:
+        """Whether an object of that name is there; only `get` tells whether it is whole."""
+        try:
+            obstore.head(self._backend, object_name(root))
+        except FileNotFoundError:
+            return False
+        except BaseError as error:
+            raise _unreachable(error) from error
+        return True
+
+    def get(self, root: bytes, max_bytes: int) -> bytes:
+        """The object's content, verified.
+
+        Raises Unavailable (not here), WrongContent (damaged, or more than `max_bytes`, which is found
+        before it is read), StorageError (the backend failed).
+        """
+        found = self._open(root)
+        if (size := found.meta["size"]) > max_bytes:
+            raise WrongContent(
+                f"object {object_name(root)} has {size} bytes, more than the {max_bytes} allowed",
+                "ask for an object of the expected kind, or raise the limit",
+            )
+        try:
+            content = bytes(found.bytes())
+        except BaseError as error:
+            raise _unreachable(error) from error
+        if content_root(content) != root:
+            raise _damaged(root)
+        return content
+
+    def leaves(self, root: bytes) -> list[bytes]:
+        """The object's chunk hashes, verified against the root: with them `fetch` checks chunk by chunk."""
+        pieces = (bytes(piece) for piece in self._open(root).stream(min_chunk_size=CHUNK))
+        try:
+            leaves = content_leaves(pieces)
+        except BaseError as error:
+            raise _unreachable(error) from error
+        if root_of_leaves(leaves) != root:
+            raise _damaged(root)
+        return leaves
+
+    def path_of(self, root: bytes) -> Path:
+        """Where the object lies, or would lie, in a folder. Raises StorageError for any other backend."""
+        if self.folder is None:
+            raise StorageError("this object store is not a folder", "use a store that was made from a path")
+        return self.folder / object_name(root)
+
+    def _open(self, root: bytes) -> GetResult:
+        try:
+            return obstore.get(self._backend, object_name(root))
+        except FileNotFoundError as error:
+            raise Unavailable(
+                f"object {object_name(root)} is not in the store", "fetch it from a node that has it"
+            ) from error
+        except BaseError as error:
+            raise _unreachable(error) from error
+
+    def _upload(self, root: bytes, content: bytes | Path) -> None:
+        try:
+            obstore.put(self._backend, object_name(root), content)
+        except BaseError as error:
+            raise _unreachable(error) from error
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK):
+        yield chunk
+
+
+def _damaged(root: bytes) -> WrongContent:
+    return WrongContent(
+        f"object {object_name(root)} is damaged: its content has another root",
+        "fetch it again from another node, and check the disk",
+    )
+
+
+def _unreachable(error: BaseError) -> StorageError:
+    first_line = str(error).partition("\n")[0]
+    return StorageError(f"the object store failed: {first_line}", "check its address, credentials and disk")
