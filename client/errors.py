@@ -18,6 +18,9 @@ EarnestError                    .cause  .fix
     └── JournalCorrupt               the journal cannot be read
 """
 
+# An error is named after what happened, as in httpx.
+# ruff: noqa: N818
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -49,7 +52,7 @@ class EndpointDown(ChainError):
 
 
 class BadAnswer(ChainError):
-    """An answer that is not JSON-RPC, not plausible, behind the chain, or contradicted by another endpoint."""
+    """Not JSON-RPC, not plausible, behind the chain, or contradicted by another endpoint."""
 
     retryable: ClassVar[bool] = True
 

@@ -23,8 +23,8 @@ class Status(StrEnum):
 class Intent:
     """One transaction that the node wants mined once, whatever its fee turns out to be.
 
-    `name` is unique and says why ("commit/1/4" = run 1, round 4). `hashes` are the transaction hashes of every
-    version signed so far, oldest first, all on the same `nonce`; a version is written here before it is sent.
+    `name` is unique and says why ("1/commit/4" = run 1, round 4). `hashes` are the transaction hashes of all
+    versions signed so far, oldest first, on the same `nonce`; a version is written here before it is sent.
     `max_fee` and `tip` (wei per gas) are the newest version's. `deadline` is chain time, seconds.
     """
 
@@ -46,7 +46,7 @@ class IntentStore(Protocol):
     """Where intents live; every method is on disk and synced when it returns."""
 
     def add_intent(self, intent: Intent) -> None:
-        """Write a new intent. An earlier one of the same name that is not open is replaced (a new attempt)."""
+        """Write a new intent. An earlier one of the same name that is not open gives way to it."""
         ...
 
     def update_intent(self, intent: Intent) -> None:

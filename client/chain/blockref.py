@@ -1,0 +1,15 @@
+"""The block that a reading speaks of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class BlockRef:
+    """One block: number, hash (32 bytes) and timestamp (unix seconds); `parent` is its parent's hash."""
+
+    number: int
+    hash: bytes
+    time: int
+    parent: bytes = field(default=b"", compare=False)

@@ -1,0 +1,520 @@
+"""The chain as a node sees it: several endpoints, none of them trusted, every reading pinned to one block.
+
+A request goes to the endpoint that answered last and moves on when one is down, late, on another chain or talks
+nonsense; an endpoint that failed sits out a growing number of requests. What contradicts itself is an error: a
+block that changed its hash, logs outside their range, a receipt that the chain's own block does not list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from json import JSONDecodeError
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import requests
+import structlog
+from earnest.client.chain import answers
+from earnest.client.chain.answers import PARSE_ERRORS, Block, Log, Receipt
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.errors import (
+    BadAnswer,
+    ChainError,
+    EndpointDown,
+    OutOfFunds,
+    ReorgDetected,
+    Reverted,
+    WrongChain,
+)
+from eth_hash.auto import keccak
+from web3 import EthereumTesterProvider, HTTPProvider, Web3
+from web3.exceptions import ContractLogicError, Web3Exception
+from web3.providers import BaseProvider
+from web3.types import RPCEndpoint
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+GWEI = 10**9
+_PINS_KEPT = 256
+_PLAUSIBLE_QUEUE = 64  # transactions of one account that may be pending before we disbelieve the endpoint
+_LONGEST_REST = 64  # requests
+
+
+class Fees(NamedTuple):
+    """Wei per gas: the newest block's base fee, and the tip the endpoint suggests."""
+
+    base: int
+    tip: int
+
+    @property
+    def max_fee(self) -> int:
+        """Room for the base fee to double before the transaction is stuck."""
+        return 2 * self.base + self.tip
+
+
+class Delivery(Enum):
+    """What an endpoint said to a signed transaction."""
+
+    ACCEPTED = "accepted"
+    KNOWN = "already known"
+    NONCE_USED = "nonce too low"
+    NONCE_GAP = "nonce too high"
+    UNDERPRICED = "underpriced"
+
+
+class Refusal(BadAnswer):
+    """The endpoint answered with a JSON-RPC error."""
+
+    def __init__(self, name: str, message: str, data: Any) -> None:
+        super().__init__(f"{name} refused: {message:.300}", "ask another endpoint, or read its message")
+        self.message = message
+        self.data = data
+
+
+class Endpoint:
+    """One provider. `name` is safe to print: a URL's path, query and password are left out."""
+
+    def __init__(self, provider: BaseProvider | str, chain_id: int, timeout_s: float) -> None:
+        if isinstance(provider, str):
+            provider = HTTPProvider(
+                provider, request_kwargs={"timeout": timeout_s}, exception_retry_configuration=None
+            )
+        self.name = _printable(provider)
+        self.resting = 0
+        self._failures = 0
+        self._chain_id = chain_id
+        self._chain_checked = False
+        self._refusals = _refusals_of(provider)
+        self._request = provider.request_func(
+            Web3(provider, middleware=[]), Web3(provider, middleware=[]).middleware_onion
+        )
+        self._pins: dict[int, bytes] = {}
+
+    def ask(self, method: str, params: Sequence[Any], parse: Callable[[Any], T]) -> T:
+        """The parsed result. Raises EndpointDown, BadAnswer (Refusal for a JSON-RPC error) or WrongChain."""
+        if not self._chain_checked:
+            found = self._exchange("eth_chainId", (), answers.quantity)
+            if found != self._chain_id:
+                raise WrongChain(
+                    f"{self.name} serves chain {found}, not {self._chain_id}",
+                    "check the endpoint's URL and the network that was chosen",
+                )
+            self._chain_checked = True
+        return self._exchange(method, params, parse)
+
+    def block(self, number: int | str) -> Block | None:
+        """The block of this number ("latest" for the newest), None when the endpoint does not have it."""
+        tag = number if isinstance(number, str) else hex(number)
+        found = self.ask("eth_getBlockByNumber", (tag, False), answers.block)
+        if found is not None and isinstance(number, int) and found.ref.number != number:
+            raise BadAnswer(f"{self.name} gave block {found.ref.number} for {number}", "use another endpoint")
+        return found
+
+    def check_pin(self, at: BlockRef) -> None:
+        """Once per block: this endpoint's block of that number is the very block that was pinned."""
+        if self._pins.get(at.number) == at.hash:
+            return
+        found = self.block(at.number)
+        if found is None:
+            raise BadAnswer(f"{self.name} lags: it has no block {at.number}", "wait for it, or use another")
+        if found.ref.hash != at.hash:
+            raise ReorgDetected(
+                at.number - 1,
+                f"block {at.number} is {found.ref.hash.hex()[:12]} on {self.name}, not {at.hash.hex()[:12]}",
+                "read again from a newer block; wait for more confirmations if it happens often",
+            )
+        self._pins[at.number] = at.hash
+        if len(self._pins) > _PINS_KEPT:
+            del self._pins[min(self._pins)]
+
+    def failed(self, error: ChainError) -> None:
+        """It sits out 1, 2, 4, ... requests, and must prove its chain id again."""
+        self.resting = min(_LONGEST_REST, 1 << self._failures)
+        self._failures = min(self._failures + 1, 6)
+        self._chain_checked = False
+        self._pins.clear()
+        log.warning("endpoint failed", endpoint=self.name, cause=error.cause)
+
+    def worked(self) -> None:
+        self.resting = self._failures = 0
+
+    def _exchange(self, method: str, params: Sequence[Any], parse: Callable[[Any], T]) -> T:
+        try:
+            response = self._request(RPCEndpoint(method), list(params))
+        except self._refusals as error:
+            raise Refusal(self.name, str(error), getattr(error, "data", None)) from None
+        except requests.exceptions.RequestException as error:
+            raise EndpointDown(f"{self.name} {_plain(error)}", _fix(error)) from None
+        except (JSONDecodeError, UnicodeDecodeError, Web3Exception, *PARSE_ERRORS):
+            raise self._garbage(method) from None
+        if not isinstance(response, Mapping) or ("result" not in response and "error" not in response):
+            raise self._garbage(method)
+        if response.get("error") is not None:
+            raise _refusal(self.name, response["error"])
+        try:
+            return parse(response.get("result"))
+        except PARSE_ERRORS:
+            raise self._garbage(method) from None
+
+    def _garbage(self, method: str) -> BadAnswer:
+        return BadAnswer(
+            f"{self.name} answered {method} with something that is not an answer",
+            "check that the URL is a JSON-RPC endpoint, or use another",
+        )
+
+
+class Chain:
+    """One chain through all its endpoints.
+
+    `confirmations` blocks under the head a block counts as final. `quorum` endpoints must give the same answer to
+    every pinned read (never more than there are). With `clock` and `max_lag_s`, a head older than that is refused.
+    """
+
+    def __init__(
+        self,
+        providers: Sequence[BaseProvider | str],
+        chain_id: int,
+        confirmations: int = 0,
+        *,
+        quorum: int = 1,
+        timeout_s: float = 10.0,
+        clock: Callable[[], float] | None = None,
+        max_lag_s: float | None = None,
+    ) -> None:
+        if not providers:
+            raise ValueError("a chain needs at least one endpoint")
+        self.chain_id = chain_id
+        self.confirmations = confirmations
+        self._endpoints = [Endpoint(provider, chain_id, timeout_s) for provider in providers]
+        self._quorum = min(quorum, len(self._endpoints))
+        self._clock = clock
+        self._max_lag_s = max_lag_s
+        self._highest = 0
+
+    # Blocks
+
+    def head(self) -> BlockRef:
+        """The newest block that any endpoint knows. Raises BadAnswer when all of them lag."""
+        return self._newest().ref
+
+    def final(self) -> BlockRef:
+        """The newest block that is deep enough to act on."""
+        head = self.head()
+        return self.block(max(0, head.number - self.confirmations)) if self.confirmations else head
+
+    def block(self, number: int) -> BlockRef:
+        """The block of this number. Raises BadAnswer when no endpoint has it."""
+
+        def read(endpoint: Endpoint) -> BlockRef:
+            found = endpoint.block(number)
+            if found is None:
+                raise BadAnswer(
+                    f"{endpoint.name} has no block {number}", "wait for it, or use another endpoint"
+                )
+            return found.ref
+
+        return self._first(read)
+
+    # Reads at one block
+
+    def call(self, to: str, data: bytes, at: BlockRef, sender: str | None = None) -> bytes:
+        """What a contract's view returns at block `at`. Raises Reverted with the contract's reason."""
+        request = {"to": to, "data": _hex(data)} | ({"from": sender} if sender else {})
+        return self._pinned(at, "eth_call", (request, hex(at.number)), answers.data)
+
+    def balance(self, address: str, at: BlockRef) -> int:
+        """Wei that the account holds at block `at`."""
+        return self._pinned(at, "eth_getBalance", (address, hex(at.number)), answers.quantity)
+
+    def code(self, address: str, at: BlockRef) -> bytes:
+        """The account's code at block `at`; empty where there is no contract."""
+        return self._pinned(at, "eth_getCode", (address, hex(at.number)), answers.data)
+
+    def logs(self, addresses: Sequence[str], first: int, last: BlockRef | int) -> tuple[Log, ...]:
+        """Every event of the addresses in blocks first to last, both included, in chain order.
+
+        With a BlockRef as `last` the endpoint must have that very block. Raises BadAnswer when one refuses the
+        range (ask for a smaller one) or gives logs that were not asked for.
+        """
+        number = last if isinstance(last, int) else last.number
+        query: dict[str, Any] = {"fromBlock": hex(first), "toBlock": hex(number), "address": list(addresses)}
+
+        def read(endpoint: Endpoint) -> tuple[Log, ...]:
+            if isinstance(last, BlockRef):
+                endpoint.check_pin(last)
+            found = endpoint.ask("eth_getLogs", (query,), answers.logs)
+            for entry in found:
+                if not first <= entry.block_number <= number or entry.address not in addresses:
+                    raise BadAnswer(
+                        f"{endpoint.name} gave logs that were not asked for", "use another endpoint"
+                    )
+            return found
+
+        return self._first(read, self._quorum)
+
+    # Transactions
+
+    def nonce(self, address: str, at: BlockRef | str = "latest") -> int:
+        """Transactions that the account has sent, up to block `at`, or the most that any endpoint has seen."""
+        if isinstance(at, BlockRef):
+            return self._pinned(at, "eth_getTransactionCount", (address, hex(at.number)), answers.quantity)
+        counts = self._all(lambda e: e.ask("eth_getTransactionCount", (address, at), answers.quantity))
+        return max(counts)
+
+    def next_nonce(self, address: str) -> int:
+        """The account's next nonce, transactions that are still pending included."""
+        latest = self.nonce(address, "latest")
+        pending = self.nonce(address, "pending")
+        if pending - latest > _PLAUSIBLE_QUEUE:
+            raise BadAnswer(
+                f"an endpoint claims {pending - latest} pending transactions of {address}",
+                "use another endpoint, or wait until they are mined",
+            )
+        return max(latest, pending)
+
+    def fees(self) -> Fees:
+        """The base fee of the newest block and a suggested tip (1 gwei where the endpoint suggests none)."""
+        newest = self._newest()
+        if newest.base_fee is None:
+            raise BadAnswer("the chain has no base fee", "use a chain with EIP-1559 fees")
+        try:
+            tip = self._first(lambda e: e.ask("eth_maxPriorityFeePerGas", (), answers.quantity))
+        except Refusal:
+            tip = GWEI
+        return Fees(newest.base_fee, tip)
+
+    def estimate(self, sender: str, to: str, data: bytes, value: int = 0) -> int:
+        """Gas that the transaction would use now. Raises Reverted or OutOfFunds."""
+        request = {"from": sender, "to": to, "data": _hex(data), "value": hex(value)}
+        return self._first(lambda e: e.ask("eth_estimateGas", (request,), answers.quantity))
+
+    def send_raw(self, raw: bytes) -> Delivery:
+        """Hands a signed transaction to the first endpoint that takes it. Raises OutOfFunds, or what `ask` does.
+
+        EndpointDown does not mean that it was not taken: ask for the receipt of its hash, or send the same again.
+        """
+        expected = "0x" + keccak(raw).hex()
+
+        def deliver(endpoint: Endpoint) -> Delivery:
+            try:
+                answered = endpoint.ask("eth_sendRawTransaction", (_hex(raw),), answers.hash_text)
+            except Refusal as refusal:
+                return _delivery(refusal)
+            if answered != expected:
+                raise BadAnswer(f"{endpoint.name} gave another transaction's hash", "use another endpoint")
+            return Delivery.ACCEPTED
+
+        return self._first(deliver)
+
+    def receipt(self, transaction: str) -> Receipt | None:
+        """What became of a transaction, None while no endpoint has seen it mined.
+
+        A receipt counts only if every endpoint that has its block lists the transaction in it and no other receipt
+        differs; otherwise BadAnswer. An endpoint that merely does not know is overruled.
+        """
+
+        def read(endpoint: Endpoint) -> Receipt | None:
+            found = endpoint.ask("eth_getTransactionReceipt", (transaction,), answers.receipt)
+            if found is not None and found.hash != transaction:
+                raise BadAnswer(f"{endpoint.name} gave another transaction's receipt", "use another endpoint")
+            return found
+
+        found = {receipt for receipt in self._all(read) if receipt is not None}
+        if not found:
+            return None
+        receipt = found.pop()
+        if found:
+            raise _disagreement(f"on the receipt of {transaction}")
+        for block in self._all(lambda e: e.block(receipt.block_number)):
+            if block is None:
+                continue
+            if block.ref.hash != receipt.block_hash or transaction not in block.transactions:
+                raise BadAnswer(
+                    f"the receipt of {transaction} names a block that does not hold it",
+                    "ask again; drop the endpoint if it persists",
+                )
+        return receipt
+
+    def check(self) -> dict[str, ChainError | None]:
+        """Every endpoint's name and what is wrong with it, None for a healthy one. For `earnest doctor`."""
+        found: dict[str, ChainError | None] = {}
+        for endpoint in self._endpoints:
+            try:
+                endpoint.block("latest")
+                found[endpoint.name] = None
+            except ChainError as error:
+                found[endpoint.name] = error
+        return found
+
+    # Choosing endpoints
+
+    def _newest(self) -> Block:
+        blocks = [block for block in self._all(lambda e: e.block("latest")) if block is not None]
+        if not blocks:
+            raise BadAnswer("no endpoint has any block", "wait until they have synchronised")
+        newest = max(blocks, key=lambda block: block.ref.number)
+        behind = self._highest - newest.ref.number
+        if behind > max(64, self.confirmations):
+            raise BadAnswer(f"every endpoint is {behind} blocks behind what was seen before", "use another")
+        if self._clock is not None and self._max_lag_s is not None:
+            age = self._clock() - newest.ref.time
+            if age > self._max_lag_s:
+                raise BadAnswer(f"the newest block is {age:.0f} s old", "wait, or use an endpoint in step")
+        self._highest = max(self._highest, newest.ref.number)
+        return newest
+
+    def _pinned(self, at: BlockRef, method: str, params: Sequence[Any], parse: Callable[[Any], T]) -> T:
+        def read(endpoint: Endpoint) -> T:
+            endpoint.check_pin(at)
+            return endpoint.ask(method, params, parse)
+
+        return self._first(read, self._quorum)
+
+    def _first(self, read: Callable[[Endpoint], T], quorum: int = 1) -> T:
+        """The first answer, or the one that `quorum` endpoints agree on."""
+        found: list[T] = []
+        failures: list[ChainError] = []
+        for answer in self._attempts(read, self._in_turn(), failures):
+            found.append(answer)
+            if answer != found[0]:
+                raise _disagreement("on a pinned reading")
+            if len(found) == quorum:
+                return answer
+        raise _worst(failures)
+
+    def _all(self, read: Callable[[Endpoint], T]) -> list[T]:
+        """Every answer that can be had; raises if there is none."""
+        failures: list[ChainError] = []
+        awake = [endpoint for endpoint in self._in_turn() if not endpoint.resting] or self._in_turn()
+        found = list(self._attempts(read, awake, failures))
+        if not found:
+            raise _worst(failures)
+        return found
+
+    def _in_turn(self) -> list[Endpoint]:
+        for endpoint in self._endpoints:
+            endpoint.resting = max(0, endpoint.resting - 1)
+        return sorted(self._endpoints, key=lambda endpoint: endpoint.resting > 0)
+
+    def _attempts(
+        self, read: Callable[[Endpoint], T], endpoints: Sequence[Endpoint], failures: list[ChainError]
+    ) -> Iterator[T]:
+        for endpoint in endpoints:
+            try:
+                answer = read(endpoint)
+            except Refusal as refusal:
+                _raise_if_final(refusal)
+                failures.append(refusal)
+            except (EndpointDown, BadAnswer, WrongChain, ReorgDetected) as error:
+                failures.append(error)
+                endpoint.failed(error)
+            else:
+                endpoint.worked()
+                yield answer
+
+
+def _raise_if_final(refusal: Refusal) -> None:
+    """A refusal that no other endpoint would answer differently."""
+    reason = answers.revert_reason(refusal.message, refusal.data)
+    if reason is not None:
+        raise Reverted(
+            reason, f"the contract refused: {reason}", "see docs/reverts.md for this reason"
+        ) from None
+    if _matches(refusal.message, "insufficient funds", "insufficientfunds", "not have enough balance"):
+        raise OutOfFunds(
+            f"the account cannot pay for gas and value: {refusal.message:.200}",
+            "send it some of the chain's coin",
+        ) from None
+
+
+def _delivery(refusal: Refusal) -> Delivery:
+    """What a refused delivery means, from the words of geth, anvil, Nethermind, Besu, Erigon and eth-tester."""
+    message = refusal.message
+    if _matches(
+        message, "already known", "alreadyknown", "already imported", "known transaction", "already_exists"
+    ):
+        return Delivery.KNOWN
+    if _matches(message, "nonce too low", "oldnonce", "nonce is too low"):
+        return Delivery.NONCE_USED
+    if _matches(message, "nonce too high", "nonce gap", "noncegap"):
+        return Delivery.NONCE_GAP
+    if _matches(
+        message, "underpriced", "replacementnotallowed", "feetoolow", "block base fee", "block's base fee"
+    ):
+        return Delivery.UNDERPRICED
+    if "Invalid transaction nonce: Expected " in message:  # eth-tester
+        expected, got = (int(word) for word in message.replace(",", " ").split() if word.isdigit())
+        return Delivery.NONCE_USED if got < expected else Delivery.NONCE_GAP
+    raise refusal
+
+
+def _matches(message: str, *phrases: str) -> bool:
+    lowered = message.lower()
+    return any(phrase in lowered for phrase in phrases)
+
+
+def _refusal(name: str, error: Any) -> Refusal:
+    if isinstance(error, Mapping):
+        return Refusal(name, str(error.get("message", "no message")), error.get("data"))
+    return Refusal(name, str(error), None)
+
+
+def _disagreement(what: str) -> BadAnswer:
+    return BadAnswer(f"the endpoints disagree {what}", "find out which one lies or lags, and drop it")
+
+
+def _worst(failures: Sequence[ChainError]) -> ChainError:
+    """One error for several endpoints: their common kind, or BadAnswer."""
+    if len(failures) == 1 or isinstance(failures[0], ReorgDetected):
+        return failures[0]
+    kinds = {type(failure) for failure in failures}
+    kind = kinds.pop() if len(kinds) == 1 and not kinds & {Refusal, ReorgDetected} else BadAnswer
+    return kind("; ".join(failure.cause for failure in failures), failures[-1].fix)
+
+
+def _refusals_of(provider: BaseProvider) -> tuple[type[Exception], ...]:
+    """What the embedded chain raises where a served one answers with an error."""
+    if not isinstance(provider, EthereumTesterProvider):
+        return ()
+    from eth_tester import exceptions  # noqa: PLC0415 - a served chain does not need it
+    from eth_utils.exceptions import ValidationError  # noqa: PLC0415
+
+    return (
+        exceptions.TransactionFailed,
+        exceptions.ValidationError,
+        exceptions.BlockNotFound,
+        ValidationError,
+        ContractLogicError,
+    )
+
+
+def _printable(provider: BaseProvider) -> str:
+    if not isinstance(provider, HTTPProvider):
+        return type(provider).__name__
+    parts = urlsplit(str(provider.endpoint_uri))
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"
+
+
+def _plain(error: requests.exceptions.RequestException) -> str:
+    """Without the URL, which may hold a token."""
+    if isinstance(error, requests.exceptions.Timeout):
+        return "did not answer in time"
+    if isinstance(error, requests.exceptions.HTTPError) and error.response is not None:
+        return f"answered HTTP {error.response.status_code}"
+    if isinstance(error, requests.exceptions.ConnectionError):
+        return "cannot be reached"
+    return f"failed ({type(error).__name__})"
+
+
+def _fix(error: requests.exceptions.RequestException) -> str:
+    response = error.response
+    if response is not None and response.status_code in (401, 403):
+        return "check the key in the endpoint's URL"
+    return "check that it is running and the URL is right, or add another endpoint"
+
+
+def _hex(data: bytes) -> str:
+    return "0x" + data.hex()
