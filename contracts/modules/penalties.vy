@@ -1,0 +1,260 @@
+# pragma version 0.4.3
+# pragma evm-version cancun
+# pragma nonreentrancy on
+"""
+@title Penalties
+@notice What faults cost: amounts, ceilings, locks, contests and their settlement. Protocol section 9.
+@dev A lock is a number here, not a transfer: the bond stays in the vault, and whatever of it has left by the time a
+     penalty settles (after `exit_delay`) can no longer be seized. Nobody gains from a penalty: roundings favour the bond.
+"""
+
+from interfaces import ISettlement
+from interfaces import IStakeVault
+from interfaces import ITrainingRuns
+from modules import wiring
+
+uses: wiring
+
+LOCKED: constant(uint256) = 1     # statuses of a penalty
+CONTESTED: constant(uint256) = 2
+SEIZED: constant(uint256) = 3
+RELEASED: constant(uint256) = 4
+
+VALIDATOR: constant(uint256) = 2
+MALFORMED: constant(uint256) = 3
+HARMFUL: constant(uint256) = 4
+COPIED: constant(uint256) = 5
+UNFAITHFUL: constant(uint256) = 6
+UNREVEALED: constant(String[32]) = "unrevealed"
+
+_penalties: HashMap[bytes32, ISettlement.Penalty]
+_locked: HashMap[uint256, HashMap[address, uint256]]              # run -> account -> wei
+_charged_in: HashMap[uint256, HashMap[uint256, uint256]]          # run -> ceiling window -> wei
+_voters: HashMap[uint256, HashMap[uint256, uint256[16]]]          # run -> round -> seat: stake << 160 | owner
+
+
+@internal
+@view
+def _id(run: uint256, round: uint256, seat: uint256) -> bytes32:
+    return keccak256(abi_encode(run, round, seat))
+
+
+@internal
+@pure
+def _reason(verdict: uint256) -> String[32]:
+    if verdict == MALFORMED:
+        return "malformed"
+    if verdict == HARMFUL:
+        return "harmful"
+    return "copied" if verdict == COPIED else "unfaithful"
+
+
+@internal
+@pure
+def _bps(params: ITrainingRuns.RunParams, verdict: uint256) -> uint256:
+    if verdict == MALFORMED:
+        return params.malformed_bps
+    if verdict == HARMFUL:
+        return params.harmful_bps
+    return params.copied_bps if verdict == COPIED else params.unfaithful_bps
+
+
+@internal
+@view
+def _left(run: uint256, account: address) -> (uint256, uint256):
+    """
+    @return Bond, and what of it no other penalty has locked, in wei
+    """
+    bond: uint256 = staticcall wiring._vault().bond_of(self, run, account)
+    return bond, bond - min(bond, self._locked[run][account])
+
+
+@internal
+def _amount(
+    run: uint256, params: ITrainingRuns.RunParams, round: uint256, account: address, bps: uint256, exempt: bool
+) -> uint256:
+    """
+    @notice Wei that a fault costs now; counts it against the ceiling of its window of rounds unless exempt.
+    """
+    bond: uint256 = 0
+    left: uint256 = 0
+    bond, left = self._left(run, account)
+    amount: uint256 = min(bond * bps // 10_000, left)  # rounds down: the account keeps the remainder
+    if exempt:
+        return amount
+    window: uint256 = round // params.ceiling_rounds
+    amount = min(amount, params.ceiling - min(params.ceiling, self._charged_in[run][window]))
+    self._charged_in[run][window] += amount
+    return amount
+
+
+@internal
+def _charge(run: uint256, params: ITrainingRuns.RunParams, round: uint256, role: uint256, seat: uint256, account: address):
+    """
+    @notice An objective fault, committed but not revealed: seized at once.
+    """
+    amount: uint256 = self._amount(run, params, round, account, params.unrevealed_bps, False)
+    seized: uint256 = extcall wiring._vault().seize(run, account, amount, UNREVEALED)
+    log ISettlement.FaultCharged(
+        run=run, round=round, account=account, role=role, seat=seat, amount=seized, reason=UNREVEALED
+    )
+
+
+@internal
+def _record_voters(run: uint256, round: uint256, stakes: uint256[16]):
+    """
+    @notice Keep who may vote on the round's penalties, and with what: contests outlive the round's own records.
+    """
+    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, VALIDATOR, round, 0, 16)
+    for v: uint256 in range(len(owners), bound=16):
+        if stakes[v] != 0:
+            self._voters[run][round][v] = stakes[v] << 160 | convert(owners[v], uint256)
+
+
+@internal
+def _lock(penalty: ISettlement.Penalty, params: ITrainingRuns.RunParams):
+    """
+    @notice Lock what the verdict costs and write the penalty down.
+    @param penalty Everything but the amount
+    """
+    locked: ISettlement.Penalty = penalty
+    bps: uint256 = self._bps(params, locked.verdict)
+    exempt: bool = locked.verdict == UNFAITHFUL
+    locked.amount = self._amount(locked.run, params, locked.round, locked.account, bps, exempt)
+    locked.status = LOCKED
+    id: bytes32 = self._id(locked.run, locked.round, locked.seat)
+    self._penalties[id] = locked
+    self._locked[locked.run][locked.account] += locked.amount
+    log ISettlement.PenaltyLocked(
+        penalty=id,
+        run=locked.run,
+        account=locked.account,
+        round=locked.round,
+        seat=locked.seat,
+        verdict=locked.verdict,
+        amount=locked.amount,
+        reason=self._reason(locked.verdict),
+    )
+
+
+@internal
+def _contest(id: bytes32):
+    """
+    @notice The penalised account stakes `contest_bps` more of the same bond on being right.
+    """
+    penalty: ISettlement.Penalty = self._open_penalty(id)
+    assert penalty.status == LOCKED, "settlement: already contested"
+    assert msg.sender == penalty.account, "settlement: not the penalised"
+    params: ITrainingRuns.RunParams = staticcall wiring._runs().run_params(penalty.run)
+    bond: uint256 = 0
+    left: uint256 = 0
+    bond, left = self._left(penalty.run, penalty.account)
+    amount: uint256 = min(bond * params.contest_bps // 10_000, left)
+    self._penalties[id].contest_amount = amount
+    self._penalties[id].status = CONTESTED
+    self._locked[penalty.run][penalty.account] += amount
+    log ISettlement.PenaltyContested(penalty=id, account=penalty.account, amount=amount)
+
+
+@internal
+def _vote(id: bytes32, uphold: bool):
+    """
+    @notice Replace the sender's sealed verdict by a vote, with the stake that its validator seat had in the round.
+    """
+    penalty: ISettlement.Penalty = self._open_penalty(id)
+    seat: uint256 = 0
+    stake: uint256 = 0
+    seat, stake = self._voter(penalty.run, penalty.round)
+    bit: uint256 = 1 << seat
+    if uphold != (penalty.votes & bit != 0):
+        penalty.votes ^= bit
+        penalty.upheld = penalty.upheld + stake if uphold else penalty.upheld - stake
+        self._penalties[id].votes = penalty.votes
+        self._penalties[id].upheld = penalty.upheld
+    log ISettlement.PenaltyVote(penalty=id, validator=msg.sender, uphold=uphold, upheld=penalty.upheld)
+
+
+@internal
+@view
+def _voter(run: uint256, round: uint256) -> (uint256, uint256):
+    """
+    @notice Validator seat and stake of the round for which the sender speaks, as its owner or its operator.
+    """
+    for v: uint256 in range(16):
+        voter: uint256 = self._voters[run][round][v]
+        if voter == 0:
+            continue
+        owner: address = convert(voter & convert(max_value(uint160), uint256), address)
+        if msg.sender == owner:
+            return v, voter >> 160
+        seat: ITrainingRuns.Seat = staticcall wiring._runs().seat_at(run, VALIDATOR, v, round)
+        if msg.sender == seat.operator and owner == seat.owner:
+            return v, voter >> 160
+    raise "settlement: not a validator"
+
+
+@internal
+def _settle_penalty(id: bytes32):
+    """
+    @notice After K: seize and burn what was locked if more than half of T uphold the penalty, else release it.
+    """
+    penalty: ISettlement.Penalty = self._penalties[id]
+    assert penalty.status != 0, "settlement: no such penalty"
+    assert penalty.status < SEIZED, "settlement: penalty is settled"
+    assert block.timestamp >= penalty.contest_until, "settlement: contest still open"
+    amount: uint256 = penalty.amount + penalty.contest_amount
+    self._locked[penalty.run][penalty.account] -= amount
+    seized: uint256 = 0
+    if penalty.upheld * 2 > penalty.active_stake:
+        self._penalties[id].status = SEIZED
+        seized = extcall wiring._vault().seize(penalty.run, penalty.account, amount, self._reason(penalty.verdict))
+    else:
+        self._penalties[id].status = RELEASED
+    log ISettlement.PenaltySettled(penalty=id, account=penalty.account, seized=seized)
+
+
+@internal
+@view
+def _open_penalty(id: bytes32) -> ISettlement.Penalty:
+    penalty: ISettlement.Penalty = self._penalties[id]
+    assert penalty.status != 0, "settlement: no such penalty"
+    assert penalty.status < SEIZED and block.timestamp < penalty.contest_until, "settlement: contest is over"
+    return penalty
+
+
+# Views.
+
+@external
+@view
+def penalty_id(run: uint256, round: uint256, seat: uint256) -> bytes32:
+    """
+    @notice Id of the one penalty that a trainer seat can get in a round.
+    """
+    return self._id(run, round, seat)
+
+
+@external
+@view
+def penalty(penalty: bytes32) -> ISettlement.Penalty:
+    """
+    @notice A penalty; status 0 when there is none.
+    """
+    return self._penalties[penalty]
+
+
+@external
+@view
+def locked(run: uint256, account: address) -> uint256:
+    """
+    @notice Wei of an account's bond that unsettled penalties have locked.
+    """
+    return self._locked[run][account]
+
+
+@external
+@view
+def charged_in(run: uint256, window: uint256) -> uint256:
+    """
+    @notice Wei of penalties counted against the ceiling of an aligned window of `ceiling_rounds` rounds.
+    """
+    return self._charged_in[run][window]
