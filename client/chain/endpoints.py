@@ -1,8 +1,8 @@
 """The chain as a node sees it: several endpoints, none of them trusted, every reading pinned to one block.
 
-A request goes to the endpoint that answered last and moves on when one is down, late, on another chain or talks
-nonsense; an endpoint that failed sits out a growing number of requests. What contradicts itself is an error: a
-block that changed its hash, logs outside their range, a receipt that the chain's own block does not list.
+A request moves on when an endpoint is down, late, on another chain or talks nonsense; one that failed sits out
+a growing number of requests. What contradicts itself is an error: a block that changed its hash, logs outside
+their range, a receipt that the chain's own block does not list.
 """
 
 from __future__ import annotations
@@ -87,9 +87,8 @@ class Endpoint:
         self._chain_id = chain_id
         self._chain_checked = False
         self._refusals = _refusals_of(provider)
-        self._request = provider.request_func(
-            Web3(provider, middleware=[]), Web3(provider, middleware=[]).middleware_onion
-        )
+        web3 = Web3(provider, middleware=[])
+        self._request = provider.request_func(web3, web3.middleware_onion)
         self._pins: dict[int, bytes] = {}
 
     def ask(self, method: str, params: Sequence[Any], parse: Callable[[Any], T]) -> T:
@@ -147,16 +146,17 @@ class Endpoint:
             raise Refusal(self.name, str(error), getattr(error, "data", None)) from None
         except requests.exceptions.RequestException as error:
             raise EndpointDown(f"{self.name} {_plain(error)}", _fix(error)) from None
-        except (JSONDecodeError, UnicodeDecodeError, Web3Exception, *PARSE_ERRORS):
-            raise self._garbage(method) from None
+        except (JSONDecodeError, UnicodeDecodeError, Web3Exception, *PARSE_ERRORS) as error:
+            raise self._garbage(method) from error
         if not isinstance(response, Mapping) or ("result" not in response and "error" not in response):
             raise self._garbage(method)
-        if response.get("error") is not None:
-            raise _refusal(self.name, response["error"])
+        refused = response.get("error")
+        if refused is not None:
+            raise _refusal(self.name, refused)
         try:
             return parse(response.get("result"))
-        except PARSE_ERRORS:
-            raise self._garbage(method) from None
+        except PARSE_ERRORS as error:
+            raise self._garbage(method) from error
 
     def _garbage(self, method: str) -> BadAnswer:
         return BadAnswer(
@@ -168,8 +168,8 @@ class Endpoint:
 class Chain:
     """One chain through all its endpoints.
 
-    `confirmations` blocks under the head a block counts as final. `quorum` endpoints must give the same answer to
-    every pinned read (never more than there are). With `clock` and `max_lag_s`, a head older than that is refused.
+    `confirmations` blocks under the head a block counts as final. `quorum` endpoints (at most all) must give
+    the same answer to every pinned read. With `clock` and `max_lag_s`, an older head is refused.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Chain:
     def logs(self, addresses: Sequence[str], first: int, last: BlockRef | int) -> tuple[Log, ...]:
         """Every event of the addresses in blocks first to last, both included, in chain order.
 
-        With a BlockRef as `last` the endpoint must have that very block. Raises BadAnswer when one refuses the
+        With a BlockRef as `last` the endpoint must have that very block. Raises BadAnswer when it refuses the
         range (ask for a smaller one) or gives logs that were not asked for.
         """
         number = last if isinstance(last, int) else last.number
@@ -257,7 +257,7 @@ class Chain:
     # Transactions
 
     def nonce(self, address: str, at: BlockRef | str = "latest") -> int:
-        """Transactions that the account has sent, up to block `at`, or the most that any endpoint has seen."""
+        """Transactions that the account has sent up to `at`; for a tag, the most that any endpoint knows."""
         if isinstance(at, BlockRef):
             return self._pinned(at, "eth_getTransactionCount", (address, hex(at.number)), answers.quantity)
         counts = self._all(lambda e: e.ask("eth_getTransactionCount", (address, at), answers.quantity))
@@ -291,9 +291,9 @@ class Chain:
         return self._first(lambda e: e.ask("eth_estimateGas", (request,), answers.quantity))
 
     def send_raw(self, raw: bytes) -> Delivery:
-        """Hands a signed transaction to the first endpoint that takes it. Raises OutOfFunds, or what `ask` does.
+        """Hands a signed transaction to the first endpoint that takes it. Raises OutOfFunds, or as reads do.
 
-        EndpointDown does not mean that it was not taken: ask for the receipt of its hash, or send the same again.
+        EndpointDown may hide a success: ask for its receipt, or send the same bytes again.
         """
         expected = "0x" + keccak(raw).hex()
 
@@ -311,8 +311,8 @@ class Chain:
     def receipt(self, transaction: str) -> Receipt | None:
         """What became of a transaction, None while no endpoint has seen it mined.
 
-        A receipt counts only if every endpoint that has its block lists the transaction in it and no other receipt
-        differs; otherwise BadAnswer. An endpoint that merely does not know is overruled.
+        A receipt counts only if every endpoint that has its block lists the transaction in it and no other
+        receipt differs; otherwise BadAnswer. An endpoint that merely does not know is overruled.
         """
 
         def read(endpoint: Endpoint) -> Receipt | None:
@@ -430,7 +430,7 @@ def _raise_if_final(refusal: Refusal) -> None:
 
 
 def _delivery(refusal: Refusal) -> Delivery:
-    """What a refused delivery means, from the words of geth, anvil, Nethermind, Besu, Erigon and eth-tester."""
+    """What a refused delivery means, in the words of geth, anvil, Nethermind, Besu, Erigon, eth-tester."""
     message = refusal.message
     if _matches(
         message, "already known", "alreadyknown", "already imported", "known transaction", "already_exists"

@@ -12,7 +12,7 @@ from typing import Any
 from earnest.client.errors import KeystoreError, WrongPassword
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
-from eth_keyfile import create_keyfile_json, extract_key_from_keyfile
+from eth_keyfile.keyfile import create_keyfile_json, extract_key_from_keyfile
 from eth_utils.address import is_address, to_checksum_address
 
 STRONG_SCRYPT_N = 1 << 18
@@ -36,13 +36,13 @@ class Signer:
     @classmethod
     def load(cls, path: Path, password: str) -> Signer:
         """The signer of a keystore v3 file. Raises KeystoreError or WrongPassword."""
-        content = _read(path)
+        account = keystore_address(path)
         try:
             return cls(extract_key_from_keyfile(str(path), password.encode()))
         except (ValueError, KeyError, TypeError, NotImplementedError) as error:
             if isinstance(error, ValueError) and "MAC" in str(error):
                 raise WrongPassword(
-                    f"the password does not open {path} ({keystore_address(path) if content else ''})",
+                    f"the password does not open {path}, the key of {account}",
                     "check the password file; there is no way around a lost password",
                 ) from None
             raise _broken(path) from None
@@ -53,7 +53,7 @@ class Signer:
         return self._account.address
 
     def sign(self, transaction: Mapping[str, Any]) -> Signed:
-        """Signs a transaction that has chainId, nonce, gas, maxFeePerGas, maxPriorityFeePerGas, to, data, value."""
+        """Signs: chainId, nonce, gas, maxFeePerGas, maxPriorityFeePerGas, to, data, value."""
         signed = self._account.sign_transaction(dict(transaction))
         return Signed(bytes(signed.raw_transaction), "0x" + bytes(signed.hash).hex())
 
