@@ -1,0 +1,80 @@
+"""What does an update do to the loss? Paired per-sequence gains on the newest state. Protocol section 7.
+
+An update is measured as it will be applied: on the state its round's aggregate is added to, clipped to the
+clip norm, at half strength. (At full strength honest updates late in a run look harmful, measured.)
+Everything is forward passes of one model whose parameters are swapped in place; sequences keep one fixed
+order and one fixed batching, so that the same inputs give the same losses on a machine, whatever else is
+measured beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from earnest.client.tasks.task import Batch, Task
+from numpy.typing import NDArray
+from torch import Tensor
+
+EVALUATION_BATCH = 64
+"""Sequences in one forward pass; at this size the activations of a small model stay in cache (measured)."""
+
+WORST_LOSS = 1e3
+"""Nats per byte for a loss that is no number: an update that breaks the arithmetic is merely very bad."""
+
+Parameters = Mapping[str, Tensor]
+Losses = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and its standard error (sample standard deviation / sqrt(count)) of per-sequence numbers."""
+
+    mean: float
+    se: float
+
+
+def summarise(values: Losses) -> Summary:
+    """Mean and standard error, float64. Raises ValueError for fewer than two values: they have no error."""
+    if values.size < 2:
+        raise ValueError(f"{values.size} sequences are too few to measure on")
+    return Summary(float(values.mean()), float(values.std(ddof=1) / np.sqrt(values.size)))
+
+
+class Meter:
+    """One model of the task, evaluated under whatever parameters are put to it."""
+
+    def __init__(self, task: Task, seed: int, split: str = "train", batch: int = EVALUATION_BATCH) -> None:
+        self._task, self._split, self._batch = task, split, batch
+        self._model = task.build_model(seed).eval()
+
+    def batches(self, sample_ids: Sequence[int]) -> tuple[Batch, ...]:
+        """The sequences of `sample_ids`, in that order, ready to be measured any number of times."""
+        return tuple(self._task.batches(self._split, 0, sample_ids, self._batch))
+
+    @torch.inference_mode()
+    def losses(self, parameters: Parameters, batches: Iterable[Batch]) -> Losses:
+        """Mean loss of each sequence in nats per byte, float64 [sequences], under `parameters`."""
+        for name, parameter in self._model.named_parameters():
+            parameter.copy_(parameters[name])
+        measured = [self._task.loss(self._model, batch) for batch in batches]
+        losses = torch.cat(measured).double().numpy(force=True) if measured else np.empty(0)
+        return np.nan_to_num(losses, nan=WORST_LOSS, posinf=WORST_LOSS, neginf=WORST_LOSS)
+
+
+def applied(parameters: Parameters, update: Parameters, scale: float) -> dict[str, Tensor]:
+    """`parameters - scale * update`: a pseudo-gradient is subtracted. `scale` is rounded to float32 once."""
+    factor = torch.tensor(scale, dtype=torch.float32)
+    return {name: value - factor * update[name] for name, value in parameters.items()}
+
+
+def mean_update(clipped: Iterable[tuple[Parameters, float]], count: int) -> dict[str, Tensor]:
+    """Mean of `count` updates, each with the factor that clips it: a margin's control."""
+    total: dict[str, Tensor] = {}
+    for update, factor in clipped:
+        share = torch.tensor(factor / count, dtype=torch.float32)
+        for name, value in update.items():
+            total[name] = total[name] + share * value if name in total else share * value
+    return total

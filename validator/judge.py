@@ -1,0 +1,168 @@
+"""A validator's judgement of one round: every question of protocol section 7, asked in order.
+
+`judge_round` is a pure function: the same inputs give the same votes and the same evidence, and nothing is
+read but what is passed in. What the next round needs to know is in the `Memory` it returns.
+
+The order settles which verdict an update gets. A payload must be there (2) and sound (3); an identical
+earlier update is a plain fact (5); what is not applied anyway, for its base, norm or likeness, is not counted
+(7); only an update that would be applied is measured, and only such measurements are evidence of harm (4). So
+nobody is punished for what a wrong base did to the loss, and nothing reaches the model that was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from earnest.client.diloco.codecs import make_codec
+from earnest.client.diloco.state import spec
+from earnest.protocol.evidence import threshold
+from earnest.protocol.report import ABSENT, SeatVote
+from earnest.protocol.seed import shuffled
+from earnest.protocol.step import clip_factor
+from earnest.protocol.verdicts import Verdict
+from earnest.protocol.weights import Score, seat_weights
+
+from .evidence import HarmBook, HarmFinding
+from .gain import Losses, Meter, applied, mean_update
+from .payload import Refusal, check_payload
+from .report import evidence_file
+from .round import Judgement, Measurements, Memory, Missing, OwnLosses, RoundInputs, Submission
+from .similarity import Likeness, Published, compare, original_of, recent, remember, too_alike
+
+__all__ = ["Judgement", "Memory", "Missing", "RoundInputs", "Submission", "judge_round"]
+
+
+def judge_round(inputs: RoundInputs) -> Judgement:
+    """Judge every revealed update of a round. Protocol section 7.
+
+    Raises ValueError where the inputs themselves make no sense (fewer than two sequences to measure on). A
+    failure of the machine (memory, disk) is not caught: the caller abstains, it never becomes a verdict.
+    """
+    updates, refusals = _decode(inputs)
+    likeness = compare(list(updates.values()), inputs.memory.earlier)
+    alike = {
+        seat for seat, found in likeness.items() if too_alike(updates[seat], found, inputs.recipe.scoring)
+    }
+    trainers = {updates[seat].trainer for seat in alike}
+    repeated = remember(inputs.memory.alike, trainers, inputs.round)
+    bases = {one.seat: one.manifest.base_state for one in inputs.submissions}
+    for seat, update in updates.items():
+        refusal = _copied(inputs, update, updates) or _not_counted(inputs, update, bases[seat])
+        if not refusal and seat in alike:
+            refusal = _too_alike(update, likeness[seat], len(repeated[update.trainer]))
+        if refusal:
+            refusals[seat] = refusal
+
+    running = {seat: update for seat, update in updates.items() if seat not in refusals}
+    measurements = _measure(inputs, running)
+    book, harm = _weigh_harm(inputs, running, measurements)
+    refusals |= {seat: Refusal(Verdict.HARMFUL, str(found)) for seat, found in harm.items() if found.harmful}
+    scores = {seat: measurements.score(seat) for seat in running if seat not in refusals}
+
+    memory = Memory(recent([*inputs.memory.earlier, *updates.values()], inputs.round + 1), repeated, book)
+    judgement = Judgement(
+        votes=_votes(inputs, refusals, scores),
+        refusals=refusals,
+        updates=updates,
+        likeness=likeness,
+        measurements=measurements,
+        scores=scores,
+        harm=harm,
+        memory=memory,
+    )
+    return replace(judgement, evidence=evidence_file(inputs, judgement))
+
+
+def _decode(inputs: RoundInputs) -> tuple[dict[int, Published], dict[int, Refusal]]:
+    """Updates that are there and sound, and the refusals of the others (verdicts 2, 3 and 255)."""
+    codec = make_codec(inputs.recipe.codec, spec(inputs.newest))
+    updates: dict[int, Published] = {}
+    refusals: dict[int, Refusal] = {}
+    for one in inputs.submissions:
+        if isinstance(one.payload, Missing):
+            refusals[one.seat] = Refusal(one.payload.verdict, one.payload.value)
+            continue
+        checked = check_payload(one.payload, one.manifest, codec, inputs.recipe.max_payload_bytes)
+        if isinstance(checked, Refusal):
+            refusals[one.seat] = checked
+        else:
+            updates[one.seat] = Published(
+                inputs.round, one.seat, one.manifest.trainer, one.position, one.manifest.update, checked
+            )
+    return updates, refusals
+
+
+def _copied(inputs: RoundInputs, late: Published, updates: Mapping[int, Published]) -> Refusal | None:
+    """Verdict 5: the decoded update is identical to one committed earlier."""
+    original = original_of(late, [*inputs.memory.earlier, *updates.values()])
+    if original is None:
+        return None
+    return Refusal(Verdict.COPIED, f"identical to seat {original.seat}'s of round {original.round}")
+
+
+def _not_counted(inputs: RoundInputs, late: Published, base_root: bytes) -> Refusal | None:
+    """Verdict 7: trained from a wrong base, or a norm far above the clip norm."""
+    norm, limit = late.update.norm, inputs.recipe.scoring.norm_limit * inputs.clip_norm
+    if base_root != inputs.base_root:
+        return Refusal(Verdict.NOT_COUNTED, "trained from another base state")
+    if norm > limit:
+        return Refusal(Verdict.NOT_COUNTED, f"norm {norm:.6g} is above {limit:.6g}")
+    return None
+
+
+def _too_alike(late: Published, found: Likeness, times: int) -> Refusal | None:
+    """Verdict 7: like an update committed earlier; one overlap is enough, a cosine has to come twice."""
+    if late.update.indices is None and times < 2:
+        return None
+    original = f"seat {found.original.seat}'s of round {found.original.round}"
+    return Refusal(Verdict.NOT_COUNTED, f"like {original}: {found.value:.3f}")
+
+
+def _measure(inputs: RoundInputs, running: Mapping[int, Published]) -> Measurements:
+    """All forward passes of a round. Base and control are measured once per sequence."""
+    scoring, base = inputs.recipe.scoring, inputs.newest.parameters
+    meter = Meter(inputs.task, inputs.recipe.seed)
+    factors = {seat: clip_factor(one.update.norm, inputs.clip_norm) for seat, one in running.items()}
+    clipped = ((one.update.dense(), factors[seat]) for seat, one in running.items())
+    control = (
+        applied(base, mean_update(clipped, len(running)), scoring.strength) if len(running) > 1 else base
+    )
+
+    fresh = meter.batches(inputs.held_out)
+    before, controlled = meter.losses(base, fresh), meter.losses(control, fresh)
+    after: dict[int, Losses] = {}
+    own: dict[int, OwnLosses] = {}
+    for seat, one in running.items():
+        changed = applied(base, one.update.dense(), scoring.strength * factors[seat])
+        after[seat] = meter.losses(changed, fresh)
+        samples = tuple(shuffled(inputs.assigned[seat], inputs.seed, scoring.own))
+        batches = meter.batches(samples)
+        own[seat] = OwnLosses(samples, *(meter.losses(state, batches) for state in (base, control, changed)))
+    return Measurements(before, controlled, after, own)
+
+
+def _weigh_harm(
+    inputs: RoundInputs, running: Mapping[int, Published], measurements: Measurements
+) -> tuple[HarmBook, dict[int, HarmFinding]]:
+    """Verdict 4: feed this round's gains to each trainer's two processes. Round 0 is no evidence."""
+    trainers = {seat: one.trainer for seat, one in running.items()}
+    gains = {trainers[seat]: measurements.gains(seat) for seat in running}
+    terms = inputs.recipe.scoring.evidence
+    limit = threshold(terms, inputs.rounds, inputs.trainer_limit)
+    book, found = inputs.memory.harm.after(inputs.round, gains, terms, limit)
+    return book, {seat: found[trainer] for seat, trainer in trainers.items() if trainer in found}
+
+
+def _votes(
+    inputs: RoundInputs, refusals: Mapping[int, Refusal], scores: Mapping[int, Score]
+) -> tuple[SeatVote, ...]:
+    """One vote per trainer seat; a seat without a submission is absent."""
+    weights = dict(zip(scores, seat_weights(list(scores.values())), strict=True))
+    votes = [ABSENT] * inputs.trainer_limit
+    for one in inputs.submissions:
+        refusal = refusals.get(one.seat)
+        votes[one.seat] = (
+            SeatVote(0, refusal.verdict) if refusal else SeatVote(weights[one.seat], Verdict.ACCEPTED)
+        )
+    return tuple(votes)
