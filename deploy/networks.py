@@ -1,0 +1,64 @@
+"""The networks that `networks.toml` describes, and where their endpoints are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+from earnest.client.errors import EarnestError
+
+
+class NetworkError(EarnestError):
+    """A network that is not in `networks.toml`, or that no endpoint was given for."""
+
+
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One chain. `local` chains carry no value: there we deploy a token of our own and mint it at will."""
+
+    name: str
+    chain_id: int
+    block_time_s: float
+    finality_blocks: int
+    local: bool = False
+    url: str | None = None
+    explorer: str | None = None
+    token: str | None = None  # address of the ERC-20 that the vault holds, where it is settled
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that holds its endpoints, e.g. EARNEST_RPC_BASE_SEPOLIA."""
+        return "EARNEST_RPC_" + self.name.upper().replace("-", "_")
+
+    @property
+    def finality_s(self) -> float:
+        """Seconds until a block is final, on average. `run create` asks for windows twice as long."""
+        return self.finality_blocks * self.block_time_s
+
+    def urls(self, environment: Mapping[str, str]) -> list[str]:
+        """Its endpoints, in order of preference. Raises NetworkError if there is none."""
+        given = [url.strip() for url in environment.get(self.variable, "").split(",") if url.strip()]
+        if not given and self.url is None:
+            raise NetworkError(f"no endpoint for {self.name}", f"set {self.variable}=https://…")
+        return given or [self.url or ""]
+
+    def address_url(self, address: str) -> str | None:
+        """Where the network's explorer shows an address, None if it has no explorer."""
+        return None if self.explorer is None else f"{self.explorer}/address/{address}"
+
+
+@cache
+def networks() -> Mapping[str, Network]:
+    """Every network by name, in the order of the file."""
+    text = (files("earnest.deploy") / "networks.toml").read_text()
+    tables = msgspec.toml.decode(text, type=dict[str, dict])
+    return {name: msgspec.convert({"name": name, **table}, Network) for name, table in tables.items()}
+
+
+def network(name: str) -> Network:
+    """The network of this name. Raises NetworkError if there is none."""
+    try:
+        return networks()[name]
+    except KeyError:
+        raise NetworkError(f"unknown network {name}", f"choose one of {', '.join(networks())}") from None
