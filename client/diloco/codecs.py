@@ -91,7 +91,7 @@ def make_codec(choice: CodecChoice, spec: Spec) -> Codec:
         case "dense-bf16":
             return DenseBf16(spec, choice.error_feedback)
         case "topk-2bit":
-            return Topk2Bit(spec, choice.density, choice.chunk, choice.error_feedback)
+            return Topk2Bit(spec, choice.k, choice.chunk, choice.error_feedback)
     raise ValueError(f"no codec named {choice.name!r}; there are dense-bf16 and topk-2bit")
 
 

@@ -76,9 +76,8 @@ class State:
     momentum: Parameters
 
     @classmethod
-    def of(cls, model: nn.Module) -> "State":
-        """The model as it is, with outer momentum zero."""
-        parameters = read_parameters(model)
+    def start(cls, parameters: Parameters) -> "State":
+        """The state before the first round: outer momentum zero."""
         return cls(parameters, {name: torch.zeros_like(value) for name, value in parameters.items()})
 
 

@@ -1,0 +1,25 @@
+"""The state that a run starts from."""
+
+from dataclasses import replace
+
+from earnest.client.diloco.engine import TrainerMemory, train_round
+from earnest.client.diloco.state import State, read_parameters
+from earnest.client.tasks.task import Task
+from earnest.protocol.recipe import Recipe
+
+
+def initial_state(task: Task, recipe: Recipe) -> State:
+    """A new model after `warmup_steps` shared dense steps on the task's warm-up samples, outer momentum zero.
+
+    The sponsor publishes it and the run holds its root: nobody has to compute it again. The warm-up uses the inner
+    optimizer at the rate of the run's first step. Raises ValueError if the task reserves too few samples.
+    """
+    state = State.start(read_parameters(task.build_model(recipe.seed)))
+    needed = recipe.warmup_steps * recipe.inner.batch
+    if needed == 0:
+        return state
+    if needed > len(task.warmup_ids):
+        raise ValueError(f"the warm-up needs {needed} samples, the task reserves {len(task.warmup_ids)}")
+    steady = replace(recipe, inner=replace(recipe.inner, lr_schedule="constant"))
+    local = train_round(task, steady, state, task.warmup_ids[:needed], 0, 1, TrainerMemory())
+    return State.start({name: base - local.pseudo_gradient[name] for name, base in state.parameters.items()})

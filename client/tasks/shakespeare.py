@@ -1,0 +1,128 @@
+"""The bundled task: a small byte-level GPT on Shakespeare's plays, at home on two CPU cores."""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional
+
+from earnest.client.tasks.task import Batch, Task
+from earnest.protocol.recipe import Inner
+
+BYTES = 256
+TRAIN_SHARE = 0.9  # first part of the text; the rest is the report split
+WARMUP_SAMPLES = 4800  # windows kept out of the pool: 300 steps of 16
+REPORT_SAMPLES = 256
+
+
+class Shakespeare(Task):
+    """Sample i of a split is a window of `context` bytes and the byte after each.
+
+    Windows do not overlap. Their numbers are spread: consecutive ids lie far apart in the text, so that any range of
+    ids is an even sample of it. The last WARMUP_SAMPLES ids are for the warm-up.
+    """
+
+    def __init__(self, layers: int = 2, width: int = 64, heads: int = 4, context: int = 64) -> None:
+        if not (1 <= layers <= 12 and 8 <= width <= 1024 and 8 <= context <= 1024 and heads >= 1):
+            raise ValueError("layers must be 1 to 12, width and context 8 to 1024")
+        if width % heads:
+            raise ValueError(f"heads must divide width {width}, not {heads}")
+        self.layers, self.width, self.heads, self.context = layers, width, heads, context
+        text = _text()
+        border = int(len(text) * TRAIN_SHARE)
+        self._texts = {"train": text[:border], "report": text[border:]}
+        self._windows = {split: (len(part) - 1) // context for split, part in self._texts.items()}
+        windows = self._windows["train"]
+        self._stride = _coprime(round(windows * (math.sqrt(5) - 1) / 2), windows)
+        reserved = min(WARMUP_SAMPLES, windows // 2)
+        self.pool_size = windows - reserved
+        self.warmup_ids = range(self.pool_size, windows)
+        self.report_ids = range(0, self._windows["report"], self._windows["report"] // REPORT_SAMPLES)[
+            :REPORT_SAMPLES
+        ]
+
+    def build_model(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Gpt(self.layers, self.width, self.heads, self.context)
+
+    def batches(self, split: str, seed: int, sample_ids: Sequence[int], batch: int) -> Iterator[Batch]:
+        if split not in self._texts:
+            raise ValueError(f"no split {split!r}; there are train and report")
+        ids = np.asarray(sample_ids, np.int64)
+        if ids.size and not 0 <= ids.min() <= ids.max() < self._windows[split]:
+            raise ValueError(f"sample ids of split {split} are 0 to {self._windows[split] - 1}")
+        if split == "train":
+            ids = ids * self._stride % self._windows[split]
+        for start in range(0, len(ids), batch):
+            places = ids[start : start + batch, None] * self.context + np.arange(self.context + 1)
+            window = torch.from_numpy(self._texts[split][places].astype(np.int64))
+            yield Batch(window[:, :-1], window[:, 1:])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = model(batch.inputs)  # [B, T, BYTES]
+        losses = functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
+        return losses.view(batch.targets.shape).mean(1)
+
+    def optimizer(self, model: nn.Module, inner: Inner) -> optim.Optimizer:
+        decay = inner.weight_decay
+        return optim.AdamW(model.parameters(), lr=inner.lr, betas=inner.betas, weight_decay=decay, fused=True)
+
+
+class Gpt(nn.Module):
+    """A decoder-only transformer without biases; the output layer is the byte embedding."""
+
+    def __init__(self, layers: int, width: int, heads: int, context: int) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(BYTES, width)
+        self.places = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width, bias=False)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                depth = math.sqrt(2 * layers) if name.endswith(("out.weight", "down.weight")) else 1
+                nn.init.normal_(parameter, std=0.02 / depth)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Int64 [B, T] -> logits [B, T, BYTES]."""
+        x = self.bytes(inputs) + self.places.weight[: inputs.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return functional.linear(self.norm(x), self.bytes.weight)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width, bias=False)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.norm2 = nn.LayerNorm(width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, width] -> [B, T, width]."""
+        b, t, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [B, heads, T, width / heads]
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(b, t, width))
+        return x + self.down(functional.relu(self.up(self.norm2(x))))
+
+
+@cache
+def _text() -> np.ndarray:
+    """The plays, uint8 [4,881,613]."""
+    corpus = files("earnest.client.tasks") / "corpus" / "shakespeare-plays.txt"
+    return np.frombuffer(corpus.read_bytes(), np.uint8)
+
+
+def _coprime(near: int, to: int) -> int:
+    """The first number from `near` on that shares no factor with `to`, so that multiples of it visit everything."""
+    return next(n for n in range(near, near + to) if math.gcd(n, to) == 1)

@@ -1,0 +1,80 @@
+"""What a user plugs in: a model, its data and its loss. A recipe names it as a dotted path, `package.module:Class`."""
+
+import importlib
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from torch import Tensor, nn, optim
+
+from earnest.client.errors import EarnestError
+from earnest.protocol.recipe import Inner
+
+
+class Batch(NamedTuple):
+    """B sequences: `inputs` and `targets`, int64 [B, T] for a language model; `loss` is their only reader."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def to(self, device: str) -> "Batch":
+        return Batch(self.inputs.to(device), self.targets.to(device))
+
+
+class Task(Protocol):
+    """The plug-in interface. Subclass it explicitly: no other class is ever instantiated.
+
+    Split "train" has the sample ids 0..pool_size-1, which the protocol assigns, and `warmup_ids`, which it never
+    does: the shared warm-up trains on them. Split "report" is the fixed public test set; `report_ids` is the part of
+    it that progress is reported on.
+    """
+
+    pool_size: int
+    warmup_ids: Sequence[int]
+    report_ids: Sequence[int]
+
+    @abstractmethod
+    def build_model(self, seed: int) -> nn.Module:
+        """A new model. Everything that is learnt must be a float32 parameter: buffers are not part of a state."""
+
+    @abstractmethod
+    def batches(self, split: str, seed: int, sample_ids: Sequence[int], batch: int) -> Iterator[Batch]:
+        """The samples in the order given, `batch` at a time, the last batch may be smaller.
+
+        `seed` decides whatever is random about a sample. Raises ValueError for an unknown split or id.
+        """
+        ...
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Float32 [B]: each sequence's mean loss, in nats per byte."""
+
+    @abstractmethod
+    def optimizer(self, model: nn.Module, inner: Inner) -> optim.Optimizer:
+        """The inner optimizer at `inner.lr`; the engine sets the rate of each step."""
+
+
+class TaskError(EarnestError):
+    """A recipe's task is not installed here, is not a Task, or refuses its options."""
+
+
+def load_task(dotted: str, options: Mapping[str, int | float | str | bool]) -> Task:
+    """Instantiate the task that a recipe names.
+
+    Recipes come from strangers: a class that does not subclass Task is refused before it is called.
+    Raises TaskError.
+    """
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", dotted):
+        raise TaskError(f"{dotted[:80]!r} is not a path like package.module:Class", "correct the recipe's task")
+    module, name = dotted.split(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise TaskError(f"task {dotted} cannot be imported: {error}", "install the package it is in") from error
+    if not (isinstance(found, type) and Task in found.__mro__):
+        raise TaskError(f"{dotted} is not a Task", "name a class that subclasses earnest.client.tasks.task.Task")
+    try:
+        return found(**options)
+    except (TypeError, ValueError) as error:
+        raise TaskError(f"task {dotted} refuses its options: {error}", "correct task_options") from error
