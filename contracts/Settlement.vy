@@ -222,43 +222,36 @@ def charge(run: uint256, round: uint256, role: uint256):
 def lock(run: uint256, round: uint256, seats: DynArray[uint256, 64], reports: DynArray[DynArray[bytes32, 29], 16]):
     """
     @notice Lock the penalty of each seat on which a verdict from 3 to 6 holds: anyone, once the round is settled, in the
-            settle window. Seats already locked are passed over, so that two callers do not trip each other.
+            settle window. Passed over: seats locked before, seats on which no such verdict holds or that it costs
+            nothing, and verdict 4 in a broken round, in which it holds for more than half of the revealed seats.
     """
     facts: ITrainingRuns.RoundFacts = self._facts(run, round)
     assert round_records._has(run, round, round_records.COMPLETE), "settlement: round not settled"
     consensus._check(reports, facts.report_hashes)
     broken: bool = round_records._harmful(run, round) * 2 > bits._count(facts.revealed)
-    penalties._record_voters(run, round, facts.stakes)
+    closes: uint256 = self._scored_at(facts.params, round) + facts.params.settle_s
+    locks: uint256 = 0
     for seat: uint256 in seats:
-        if seat < 256 and penalties._penalties[penalties._id(run, round, seat)].status != 0:
+        if seat >= 256 or (facts.revealed >> seat) & 1 == 0 or penalties._exists(run, round, seat):
             continue
-        assert seat < 256 and (facts.revealed >> seat) & 1 != 0, "settlement: seat not revealed"
-        verdict: uint256 = 0
-        upheld: uint256 = 0
-        votes: uint256 = 0
-        verdict, upheld, votes = consensus._penal_verdict(reports, facts.stakes, facts.active_stake, seat)
-        assert verdict != 0, "settlement: no penal verdict"
-        assert verdict != HARMFUL or not broken, "settlement: broken round"
-        owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, TRAINER, round, seat, 1)
-        penalties._lock(
-            ISettlement.Penalty(
-                run=run,
-                round=round,
-                seat=seat,
-                account=owners[0],
-                verdict=verdict,
-                amount=0,
-                contest_amount=0,
-                upheld=upheld,
-                active_stake=facts.active_stake,
-                status=0,
-                votes=votes,
-                contest_until=self._scored_at(facts.params, round) + facts.params.settle_s + facts.params.contest_s,
-            ),
-            facts.params,
+        penalty: ISettlement.Penalty = empty(ISettlement.Penalty)
+        penalty.verdict, penalty.upheld, penalty.votes = consensus._penal_verdict(
+            reports, facts.stakes, facts.active_stake, seat
         )
-        if verdict >= HARMFUL:
-            self._bar(run, round, seat, owners[0], facts.params.ceiling_rounds)
+        if penalties._bps(facts.params, penalty.verdict) == 0 or (penalty.verdict == HARMFUL and broken):
+            continue
+        penalty.run = run
+        penalty.round = round
+        penalty.seat = seat
+        penalty.account = (staticcall wiring._runs().owners_at(run, TRAINER, round, seat, 1))[0]
+        penalty.active_stake = facts.active_stake
+        penalty.contest_until = closes + facts.params.contest_s
+        penalties._lock(penalty, facts.params)
+        if penalty.verdict >= HARMFUL:
+            self._bar(penalty, facts.params.ceiling_rounds)
+        locks += 1
+    assert locks != 0, "settlement: nothing to lock"
+    penalties._record_voters(run, round, facts.stakes)
 
 
 @external
@@ -359,12 +352,12 @@ def _pay_trainers(
 
 
 @internal
-def _bar(run: uint256, round: uint256, seat: uint256, account: address, ceiling_rounds: uint256):
+def _bar(penalty: ISettlement.Penalty, ceiling_rounds: uint256):
     """
-    @notice Bar the seat until its ceiling window ends, unless somebody else has taken it since.
+    @notice Bar the penalised account until its ceiling window ends, unless it has lost the seat since: the settle window
+            of a round lies in the round after it.
     """
-    role: uint256 = 0
-    held: uint256 = 0
-    role, held = staticcall wiring._runs().seat_of(run, account)
-    if role == TRAINER and held == seat:
-        extcall wiring._runs().bar(run, seat, (round // ceiling_rounds + 1) * ceiling_rounds)
+    run: uint256 = penalty.run
+    seat: ITrainingRuns.Seat = staticcall wiring._runs().seat_at(run, TRAINER, penalty.seat, penalty.round + 1)
+    if seat.owner == penalty.account:
+        extcall wiring._runs().bar(run, penalty.seat, (penalty.round // ceiling_rounds + 1) * ceiling_rounds)

@@ -40,6 +40,12 @@ def _id(run: uint256, round: uint256, seat: uint256) -> bytes32:
 
 
 @internal
+@view
+def _exists(run: uint256, round: uint256, seat: uint256) -> bool:
+    return self._penalties[self._id(run, round, seat)].status != 0
+
+
+@internal
 @pure
 def _reason(verdict: uint256) -> String[32]:
     if verdict == MALFORMED:
@@ -56,7 +62,9 @@ def _bps(params: ITrainingRuns.RunParams, verdict: uint256) -> uint256:
         return params.malformed_bps
     if verdict == HARMFUL:
         return params.harmful_bps
-    return params.copied_bps if verdict == COPIED else params.unfaithful_bps
+    if verdict == COPIED:
+        return params.copied_bps
+    return params.unfaithful_bps if verdict == UNFAITHFUL else 0
 
 
 @internal

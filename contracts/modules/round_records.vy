@@ -41,9 +41,9 @@ def _record_page(run: uint256, round: uint256, span: uint256, first: uint256, co
     status: uint256 = self._status[run][round]
     end: uint256 = first + count
     assert first % PAGE == 0 and end <= 256 and (end % PAGE == 0 or end >= span), "settlement: not whole pages"
-    assert (first < span and count != 0) or (span == 0 and end == 0), "settlement: no seats there"
     every: uint256 = self._pages_below(span)
     pages: uint256 = self._pages_below(min(end, span)) & ~self._pages_below(first)
+    assert pages != 0 or (span == 0 and first == 0), "settlement: no seats there"
     assert status & (pages | COMPLETE) == 0, "settlement: already settled"
     status += pages + (tally.positive << POSITIVE) + (tally.harmful << HARMFUL)
     if status & PAGES == every:

@@ -313,11 +313,11 @@ class System:
     runs: Contract
 
 
-def system(token: str = "TestToken", *token_args: Any) -> System:
+def system(token: str = "PlainToken", *token_args: Any) -> System:
     """Deploy all, as `deploy` does: Settlement learns TrainingRuns' address from the deployer's nonce."""
     evm = Evm()
     deployer, sink = account("deployer"), account("sink")
-    money = evm.deploy(token, *token_args)
+    money = evm.deploy(token, *(token_args or ("Test", "TEST")))
     vault = evm.deploy("StakeVault", money.address, sink)
     runs_address = create_address(deployer, evm.nonce(deployer) + 1)
     settlement = evm.deploy("Settlement", vault.address, runs_address)
