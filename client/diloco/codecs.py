@@ -1,11 +1,11 @@
 """Codecs: what a trainer's update looks like on the wire (Protocol sections 5 and 13).
 
-Both are canonical: one update has one encoding, and the decoder refuses every other byte string with a reason. Both
-have one exact size, known from the model alone. The decoded numbers are bfloat16, so that an update's norm can be
-summed exactly, in integers, and comes out the same on every machine.
+Both are canonical: one update has one encoding, and the decoder refuses every other byte string with a
+reason. Both have one exact size, known from the model alone. The decoded numbers are bfloat16, so that an
+update's norm can be summed exactly, in integers, and comes out the same on every machine.
 
-Error feedback follows SparseLoCo (arXiv 2508.15706): what was not sent is kept, decayed, and joins the next update:
-`total = feedback * residual + update; sent = C(total); residual = total - sent`.
+Error feedback follows SparseLoCo (arXiv 2508.15706): what was not sent is kept, decayed, and joins the next
+update: `total = feedback * residual + update; sent = C(total); residual = total - sent`.
 """
 
 import hashlib
@@ -16,11 +16,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from earnest.client.diloco.state import Parameters, Spec
 from earnest.client.diloco.tensorfile import Entry, PayloadError, file_bytes, read, write
 from earnest.protocol.recipe import CodecChoice
+from torch import Tensor
 
 MAX_CHUNK = 4096  # an index inside a chunk is stored in 12 bits
 
@@ -29,9 +28,9 @@ MAX_CHUNK = 4096  # an index inside a chunk is stored in 12 bits
 class Update:
     """A decoded update: bfloat16 numbers, all of them or those at `indices`.
 
-    `bits` [m] uint16 raw bfloat16; `indices` [m] int64, strictly ascending places in the name-sorted concatenation of
-    all parameters, or None where m is the model's size. `content` (SHA-256 of the payload) is equal exactly for
-    equal updates; `norm` is the L2 norm, from exact integer sums.
+    `bits` [m] uint16 raw bfloat16; `indices` [m] int64, strictly ascending places in the name-sorted
+    concatenation of all parameters, or None where m is the model's size. `content` (SHA-256 of the payload)
+    is equal exactly for equal updates; `norm` is the L2 norm, from exact integer sums.
     """
 
     spec: Spec
@@ -60,7 +59,7 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A payload, the update that everybody decodes from it, and what stays behind (None without error feedback)."""
+    """A payload, the update that it decodes to, and what stays behind (None without error feedback)."""
 
     payload: bytes
     update: Update
@@ -76,12 +75,13 @@ class Codec(Protocol):
     def encode(self, update: Mapping[str, Tensor], residual: Mapping[str, Tensor] | None = None) -> Encoded:
         """Encode an update (a pseudo-gradient) plus the decayed residual of the round before.
 
-        Raises ValueError where a number isn't finite. A caller that gets `update.norm == 0` has nothing to send.
+        Raises ValueError where a number isn't finite. A caller that gets `update.norm == 0` has nothing to
+        send.
         """
         ...
 
     def decode(self, payload: bytes) -> Update:
-        """Raises PayloadError, before allocating what a file claims, unless it is the one encoding of an update."""
+        """Raises PayloadError, with nothing allocated that a file claims, unless it is canonical."""
         ...
 
 
@@ -122,11 +122,12 @@ class DenseBf16:
 
 
 class Topk2Bit:
-    """The k largest of every chunk, each as an index of 12 bits and a code of 2: sign, and one of two magnitudes.
+    """The k largest of every chunk: an index of 12 bits, a sign, and one of two magnitudes.
 
-    Chunks of `chunk` run over the name-sorted concatenation of all parameters; the last keeps ceil(k * len / chunk).
-    A file holds `scales` BF16 [chunks, 2] (low, high), `codes` U8 (four per byte, low bits first; bit 0 sign, bit 1
-    high) and `indices` U8 (two per three bytes, low bits first), spare bits zero. Canonical rules per chunk:
+    Chunks of `chunk` run over the name-sorted concatenation of all parameters; the last keeps ceil(k * len
+    / chunk). A file holds `scales` BF16 [chunks, 2] (low, high), `codes` U8 (four per byte, low bits first;
+    bit 0 sign, bit 1 high) and `indices` U8 (two per three bytes, low bits first), spare bits zero.
+    Canonical rules per chunk:
 
     - indices strictly ascending and inside the chunk; magnitudes finite, not negative, 0 <= low < high;
     - some number uses high; low is zero exactly if none uses it, so no number that is sent is zero;
@@ -206,7 +207,9 @@ class Topk2Bit:
         zero = high == 0
         _require((low[~zero] < high[~zero]).all(), "low magnitude is not below high")
         _require((highs[~zero] > 0).all(), "high magnitude is not used")
-        _require(((low > 0) == (highs < self.counts))[~zero].all(), "low magnitude must be zero exactly if unused")
+        _require(
+            ((low > 0) == (highs < self.counts))[~zero].all(), "low magnitude must be zero exactly if unused"
+        )
         within = np.arange(self.total) - (np.cumsum(self.counts) - self.counts)[owner]
         idle = zero[owner]
         plain = not low[zero].any() and not codes[idle].any() and (places[idle] == within[idle]).all()
@@ -216,8 +219,8 @@ class Topk2Bit:
 def exact_norm(bits: np.ndarray) -> float:
     """L2 norm of finite bfloat16 numbers (raw bits, uint16): squares summed exactly, rounded only at the end.
 
-    A number is `mantissa * 2**(exponent - 134)`, mantissa below 256. Squared mantissas are summed per exponent (exact
-    in float64 up to 2**37 numbers), the 255 sums as one Python integer.
+    A number is `mantissa * 2**(exponent - 134)`, mantissa below 256. Squared mantissas are summed per
+    exponent (exact in float64 up to 2**37 numbers), the 255 sums as one Python integer.
     """
     exponents = bits.astype(np.int64) >> 7 & 0xFF
     mantissas = (bits & 0x7F) + np.where(exponents > 0, 0x80, 0)

@@ -1,4 +1,4 @@
-"""Local training: H inner steps from a shared state, and the pseudo-gradient that comes of them (DiLoCo, arXiv 2311.08105)."""
+"""Local training: H inner steps from a shared state make a pseudo-gradient (DiLoCo, arXiv 2311.08105)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor, nn, optim
-
 from earnest.client.diloco.state import Parameters, State, read_parameters, write_parameters
 from earnest.client.diloco.tensorfile import Entry, entries_of, read, write
 from earnest.client.errors import EarnestError
 from earnest.client.tasks.task import Batch, Task
 from earnest.protocol.recipe import Inner, Recipe
+from torch import Tensor, nn, optim
 
 COSINE_FLOOR = 0.1  # the last step's rate as a share of the first
 
@@ -50,7 +49,7 @@ class TrainerMemory:
 
 @dataclass(frozen=True, eq=False)
 class LocalRound:
-    """`pseudo_gradient` = base - local, so it is subtracted, as a gradient is; `losses` of each step before it."""
+    """`pseudo_gradient` = base - local: it is subtracted, as a gradient is. `losses`: before each step."""
 
     pseudo_gradient: Parameters
     losses: list[float]
@@ -70,7 +69,7 @@ def train_round(
     device: str = "cpu",
     threads: int = 1,
 ) -> LocalRound:
-    """Train on `sample_ids`, in order, from `state`; H steps where there are H * batch ids, fewer for a straggler.
+    """Train on `sample_ids`, in order, from `state`: H steps on H * batch ids, fewer on fewer.
 
     Deterministic in its arguments on one machine. Leaves the new inner optimizer state in `memory.inner`; the
     residual is the codec's to use and the caller's to store. Raises TrainingDiverged.

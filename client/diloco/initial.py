@@ -11,8 +11,9 @@ from earnest.protocol.recipe import Recipe
 def initial_state(task: Task, recipe: Recipe) -> State:
     """A new model after `warmup_steps` shared dense steps on the task's warm-up samples, outer momentum zero.
 
-    The sponsor publishes it and the run holds its root: nobody has to compute it again. The warm-up uses the inner
-    optimizer at the rate of the run's first step. Raises ValueError if the task reserves too few samples.
+    The sponsor publishes it and the run holds its root: nobody has to compute it again. The warm-up uses
+    the inner optimizer at the rate of the run's first step. Raises ValueError if the task reserves too few
+    samples.
     """
     state = State.start(read_parameters(task.build_model(recipe.seed)))
     needed = recipe.warmup_steps * recipe.inner.batch

@@ -1,28 +1,28 @@
 """From the round's counted updates to the next state, the same bits on every machine (Protocol section 10).
 
-Only elementwise float32 multiply, add, subtract and divide, one operation at a time, seats in ascending order.
-Scalars are computed in float64 on the host and rounded to float32 once. No `alpha=`, `addcmul`, `lerp`,
-`torch.optim` or compilation: they fuse a multiply with an add on some machines and not on others.
+Only elementwise float32 multiply, add, subtract and divide, one operation at a time, seats in ascending
+order. Scalars are computed in float64 on the host and rounded to float32 once. No `alpha=`, `addcmul`,
+`lerp`, `torch.optim` or compilation: they fuse a multiply with an add on some machines and not on others.
 """
 
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
-
 from earnest.client.diloco.codecs import Update
 from earnest.client.diloco.state import Parameters, State
 from earnest.protocol.step import clip_factor
+from torch import Tensor
 
 
 def aggregate(
     updates: Sequence[tuple[int, Update]], shares: Mapping[int, float], limit: float, mode: str
 ) -> Parameters:
-    """The outer gradient: updates by seat, each clipped to the norm `limit`, weighted by `shares` (which sum to 1).
+    """The outer gradient: updates by seat, clipped to the norm `limit`, weighted by `shares` (sum 1).
 
-    Mode "mean" is the plain weighted sum. In mode "contributor-mean" each coordinate is divided by the sum of the
-    shares that sent it (arXiv 2508.15706, reference code); a coordinate that nobody sent is 0. Seats without a
-    share are ignored. Raises ValueError if a seat with a share has no update, or if nobody has a share.
+    Mode "mean" is the plain weighted sum. In mode "contributor-mean" each coordinate is divided by the sum
+    of the shares that sent it (arXiv 2508.15706, reference code); a coordinate that nobody sent is 0. Seats
+    without a share are ignored. Raises ValueError if a seat with a share has no update, or if nobody has a
+    share.
     """
     counted = {seat: share for seat, share in sorted(shares.items()) if share > 0}
     by_seat = dict(updates)

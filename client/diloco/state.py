@@ -1,8 +1,8 @@
-"""The state of a run between two rounds: parameters and outer momentum, and the one file that holds them (Protocol section 10).
+"""A run's state between two rounds: parameters, outer momentum, and their one file (Protocol section 10).
 
-A state file is one canonical JSON line that lists every tensor (name, dtype, shape; sorted by name), a line feed,
-then the tensors' bytes, little-endian float32: all parameters, then all momenta. Equal states have equal files,
-so their root names them.
+A state file is one canonical JSON line that lists every tensor (name, dtype, shape; sorted by name), a line
+feed, then the tensors' bytes, little-endian float32: all parameters, then all momenta. Equal states have
+equal files, so their root names them.
 """
 
 import json
@@ -14,9 +14,8 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-
 from earnest.protocol.merkle import content_root
+from torch import Tensor, nn
 
 Parameters = dict[str, Tensor]
 

@@ -1,8 +1,9 @@
 """Canonical safetensors files: for given tensors there is exactly one, and only that one is accepted.
 
-A reader states the tensors it expects; that fixes every byte of the header, so acceptance is a comparison of bytes
-and nothing that the file claims is ever allocated. Only a refused file's header is parsed, to say why. Canonical is
-what the safetensors library writes: widest dtype first, then by name, header padded with spaces to 8 bytes.
+A reader states the tensors it expects; that fixes every byte of the header, so acceptance is a comparison
+of bytes and nothing that the file claims is ever allocated. Only a refused file's header is parsed, to say
+why. Canonical is what the safetensors library writes: widest dtype first, then by name, header padded with
+spaces to 8 bytes.
 """
 
 import json

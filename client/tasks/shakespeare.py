@@ -7,11 +7,12 @@ from importlib.resources import files
 
 import numpy as np
 import torch
+from earnest.client.diloco.codecs import make_codec
+from earnest.client.diloco.state import Spec, read_parameters
+from earnest.client.tasks.task import Batch, Task
+from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
 from torch import Tensor, nn, optim
 from torch.nn import functional
-
-from earnest.client.tasks.task import Batch, Task
-from earnest.protocol.recipe import Inner
 
 BYTES = 256
 TRAIN_SHARE = 0.9  # first part of the text; the rest is the report split
@@ -22,8 +23,8 @@ REPORT_SAMPLES = 256
 class Shakespeare(Task):
     """Sample i of a split is a window of `context` bytes and the byte after each.
 
-    Windows do not overlap. Their numbers are spread: consecutive ids lie far apart in the text, so that any range of
-    ids is an even sample of it. The last WARMUP_SAMPLES ids are for the warm-up.
+    Windows do not overlap. Their numbers are spread: consecutive ids lie far apart in the text, so that any
+    range of ids is an even sample of it. The last WARMUP_SAMPLES ids are for the warm-up.
     """
 
     def __init__(self, layers: int = 2, width: int = 64, heads: int = 4, context: int = 64) -> None:
@@ -71,6 +72,34 @@ class Shakespeare(Task):
     def optimizer(self, model: nn.Module, inner: Inner) -> optim.Optimizer:
         decay = inner.weight_decay
         return optim.AdamW(model.parameters(), lr=inner.lr, betas=inner.betas, weight_decay=decay, fused=True)
+
+
+def demo_recipe(codec: str, rounds: int, trainers: int, seed: int) -> Recipe:
+    """The recipe of `earnest demo`, for either codec; `benchmarks/pilot.py` prints what it reaches.
+
+    Outer momentum helps the dense codec and harms the sparse one, whose error feedback is a momentum already.
+    Raises ValueError where the text is too short for `trainers`.
+    """
+    task = Shakespeare()
+    inner, outer, warmup, clip_norm = Inner(lr=3e-3), Outer(0.7, 0.9, "mean"), 0, 20.0
+    choice = CodecChoice(codec)
+    if codec == "topk-2bit":
+        inner, outer = Inner(lr=2e-3, lr_schedule="cosine"), Outer(1.0, 0.0, "contributor-mean")
+        choice, warmup, clip_norm = CodecChoice(codec, k=64, error_feedback=0.5), 300, 4.0
+    layout = Spec.of(read_parameters(task.build_model(seed)))
+    recipe = Recipe(
+        task="earnest.client.tasks.shakespeare:Shakespeare",
+        pool_size=task.pool_size,
+        seed=seed,
+        inner=inner,
+        codec=choice,
+        outer=outer,
+        scoring=Scoring(clip_norm=clip_norm),
+        warmup_steps=warmup,
+        max_payload_bytes=make_codec(choice, layout).payload_bytes,
+    )
+    recipe.sample_pool().check(trainers)
+    return recipe
 
 
 class Gpt(nn.Module):
@@ -124,5 +153,5 @@ def _text() -> np.ndarray:
 
 
 def _coprime(near: int, to: int) -> int:
-    """The first number from `near` on that shares no factor with `to`, so that multiples of it visit everything."""
+    """The first number from `near` on that shares no factor with `to`: its multiples visit everything."""
     return next(n for n in range(near, near + to) if math.gcd(n, to) == 1)

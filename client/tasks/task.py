@@ -1,4 +1,4 @@
-"""What a user plugs in: a model, its data and its loss. A recipe names it as a dotted path, `package.module:Class`."""
+"""What a user plugs in: a model, its data and its loss. A recipe names it, `package.module:Class`."""
 
 import importlib
 import re
@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from torch import Tensor, nn, optim
-
 from earnest.client.errors import EarnestError
 from earnest.protocol.recipe import Inner
+from torch import Tensor, nn, optim
 
 
 class Batch(NamedTuple):
@@ -25,9 +24,9 @@ class Batch(NamedTuple):
 class Task(Protocol):
     """The plug-in interface. Subclass it explicitly: no other class is ever instantiated.
 
-    Split "train" has the sample ids 0..pool_size-1, which the protocol assigns, and `warmup_ids`, which it never
-    does: the shared warm-up trains on them. Split "report" is the fixed public test set; `report_ids` is the part of
-    it that progress is reported on.
+    Split "train" has the sample ids 0..pool_size-1, which the protocol assigns, and `warmup_ids`, which it
+    never does: the shared warm-up trains on them. Split "report" is the fixed public test set; `report_ids`
+    is the part of it that progress is reported on.
     """
 
     pool_size: int
@@ -36,7 +35,7 @@ class Task(Protocol):
 
     @abstractmethod
     def build_model(self, seed: int) -> nn.Module:
-        """A new model. Everything that is learnt must be a float32 parameter: buffers are not part of a state."""
+        """A new model. What is learnt must be a float32 parameter: buffers are not part of a state."""
 
     @abstractmethod
     def batches(self, split: str, seed: int, sample_ids: Sequence[int], batch: int) -> Iterator[Batch]:
@@ -66,14 +65,20 @@ def load_task(dotted: str, options: Mapping[str, int | float | str | bool]) -> T
     Raises TaskError.
     """
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", dotted):
-        raise TaskError(f"{dotted[:80]!r} is not a path like package.module:Class", "correct the recipe's task")
+        raise TaskError(
+            f"{dotted[:80]!r} is not a path like package.module:Class", "correct the recipe's task"
+        )
     module, name = dotted.split(":")
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
-        raise TaskError(f"task {dotted} cannot be imported: {error}", "install the package it is in") from error
+        raise TaskError(
+            f"task {dotted} cannot be imported: {error}", "install the package it is in"
+        ) from error
     if not (isinstance(found, type) and Task in found.__mro__):
-        raise TaskError(f"{dotted} is not a Task", "name a class that subclasses earnest.client.tasks.task.Task")
+        raise TaskError(
+            f"{dotted} is not a Task", "name a class that subclasses earnest.client.tasks.task.Task"
+        )
     try:
         return found(**options)
     except (TypeError, ValueError) as error:
