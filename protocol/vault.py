@@ -1,8 +1,8 @@
 """Money: the reference of `StakeVault`. Protocol section 2.
 
-Four buckets, and each wei is in exactly one: idle, bond, escrow, burned. Methods have the contract's names and
-refuse in its words; whoever calls comes first (an account, or the manager of a run), block time last. Nothing
-changes when a call is refused. What the token itself refuses is not modelled.
+Four buckets, and each wei is in exactly one: idle, bond, escrow, burned. Methods have the contract's names
+and refuse in its words; whoever calls comes first (an account, or the manager of a run), block time last.
+Nothing changes when a call is refused. What the token itself refuses is not modelled.
 """
 
 from collections import defaultdict
@@ -121,7 +121,7 @@ class VaultModel:
         self.burned += amount
 
     def seize(self, manager: str, run: int, account: str, amount: int) -> int:
-        """Burn up to `amount` of a bond, exiting or not; never refused for lack of it. Returns what was taken."""
+        """Burn up to `amount` of a bond, exiting or not; never refused for lack of it. Returns how much."""
         key = manager, run, account
         taken = min(amount, self.bonds[key])
         self.bonds[key] -= taken
