@@ -47,7 +47,9 @@ class ObjectStore:
         elif place.startswith("memory:"):
             self._backend = MemoryStore()
         elif place.startswith(("http://", "https://")):
-            self._backend = HTTPStore.from_url(place, client_options={"allow_http": True})
+            self._backend = HTTPStore.from_url(
+                place, client_options={"allow_http": True}, retry_config={"max_retries": 2}
+            )
         else:
             self._backend = from_url(place)
 

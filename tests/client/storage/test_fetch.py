@@ -1,0 +1,259 @@
+"""Fetching from servers that nobody has reason to trust."""
+
+import gzip
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from earnest.client.errors import Unavailable, WrongContent
+from earnest.client.storage.fetch import fetch
+from earnest.client.storage.objects import ObjectStore
+from earnest.client.storage.serve import ObjectServer
+from earnest.protocol.merkle import CHUNK, content_leaves, content_root
+
+from .servers import drip, endless, reply, server
+
+UPDATE = b"an update of four chunks" * (3 * CHUNK // 24 + 1000)
+ROOT = content_root(UPDATE)
+SMALL = b"a small update"
+SMALL_ROOT = content_root(SMALL)
+
+
+@pytest.fixture
+def honest(tmp_path: Path) -> Iterator[str]:
+    store = ObjectStore(tmp_path / "honest")
+    store.put(UPDATE)
+    store.put(SMALL)
+    with ObjectServer(tmp_path / "honest") as node:
+        yield node.url
+
+
+def refusal(source: str, root: bytes = SMALL_ROOT, size: int | None = len(SMALL), **options: float) -> str:
+    """Why this source alone does not deliver."""
+    with pytest.raises(Unavailable) as caught:
+        fetch(root, size, [source], 10 * CHUNK, **options)  # pyright: ignore[reportArgumentType]
+    assert list(caught.value.reasons) == [source]
+    assert root.hex() in str(caught.value)
+    return caught.value.reasons[source]
+
+
+def test_an_honest_server_delivers(honest: str) -> None:
+    assert fetch(ROOT, len(UPDATE), [honest], len(UPDATE)) == UPDATE
+    assert fetch(ROOT, None, [honest + "/"], len(UPDATE)) == UPDATE
+
+
+def test_a_folder_delivers(tmp_path: Path) -> None:
+    ObjectStore(tmp_path).put(SMALL)
+    assert fetch(SMALL_ROOT, None, [str(tmp_path)], 100) == SMALL
+    assert fetch(SMALL_ROOT, len(SMALL), [tmp_path.as_uri()], 100) == SMALL
+    assert refusal(str(tmp_path / "missing")) == "does not have it"
+
+
+def test_the_next_source_is_asked_where_one_fails(honest: str) -> None:
+    with server(reply(b"gone", "404 Not Found")) as empty, server(reply(b"another thing!")) as liar:
+        assert fetch(SMALL_ROOT, len(SMALL), [empty, liar, honest], 100) == SMALL
+
+
+def test_every_sources_reason_is_told() -> None:
+    with server(reply(b"gone", "404 Not Found")) as empty, server(reply(b"another thing!")) as liar:
+        with pytest.raises(Unavailable) as caught:
+            fetch(SMALL_ROOT, len(SMALL), [empty, liar], 100)
+        assert caught.value.reasons == {
+            empty: "does not have it",
+            liar: "sends something else: the content has another root",
+        }
+
+
+def test_no_source_at_all_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="no source is known"):
+        fetch(SMALL_ROOT, None, [], 100)
+
+
+def test_a_server_that_refuses_connections_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    assert refusal(f"http://127.0.0.1:{port}").startswith("cannot be reached")
+
+
+def test_a_claimed_size_over_the_limit_is_refused_without_asking() -> None:
+    asked = threading.Event()
+    with server(lambda *_: asked.set()) as source, pytest.raises(WrongContent, match="101 bytes"):
+        fetch(SMALL_ROOT, 101, [source], 100)
+    assert not asked.is_set()
+
+
+def test_an_announced_size_that_differs_is_refused_unread() -> None:
+    with server(endless(f"HTTP/1.1 200 OK\r\nContent-Length: {1 << 40}\r\n\r\n")) as source:
+        assert refusal(source) == f"announces {1 << 40} bytes instead of {len(SMALL)}"
+        assert refusal(source, size=None) == f"announces {1 << 40} bytes, more than the {10 * CHUNK} allowed"
+    with server(reply(SMALL[:-1])) as source:
+        assert refusal(source) == f"announces {len(SMALL) - 1} bytes instead of {len(SMALL)}"
+
+
+def test_an_endless_body_ends_at_the_limit() -> None:
+    with server(endless()) as source:
+        assert refusal(source) == f"sends more than {len(SMALL)} bytes"
+        assert refusal(source, size=None) == f"sends more than {10 * CHUNK} bytes"
+
+
+def test_an_endless_error_page_is_not_read() -> None:
+    with server(endless("HTTP/1.1 500 Internal Server Error\r\n\r\n")) as source:
+        assert refusal(source) == "answers 500"
+
+
+def test_endless_headers_are_refused() -> None:
+    with server(endless("HTTP/1.1 200 OK\r\n", b"A: " + b"b" * 1000 + b"\r\n")) as source:
+        assert refusal(source).startswith("failed")
+
+
+def test_a_body_shorter_than_announced_is_refused() -> None:
+    with server(reply(SMALL[:5], length=len(SMALL))) as source:
+        assert refusal(source) == "breaks off before the announced end"
+
+
+def test_a_body_shorter_than_claimed_is_refused_where_no_size_is_announced() -> None:
+    with server(endless(piece=b"", limit=0)) as source:
+        assert refusal(source) == f"sends 0 bytes instead of {len(SMALL)}"
+
+
+def test_a_slow_drip_ends_at_the_deadline() -> None:
+    stopped = threading.Event()
+    with server(drip(len(SMALL), stopped)) as source:
+        began = time.monotonic()
+        assert refusal(source, timeout_s=0.3) == "did not deliver within 0.3 s"
+        assert time.monotonic() - began < 2
+    stopped.set()
+
+
+def test_a_server_that_never_answers_ends_at_the_deadline() -> None:
+    stopped = threading.Event()
+    with server(lambda *_: stopped.wait(5) and None) as source:
+        assert refusal(source, timeout_s=0.3) == "did not deliver within 0.3 s"
+        stopped.set()
+
+
+def test_a_redirect_is_not_followed(honest: str) -> None:
+    elsewhere = f"Location: {honest}/{SMALL_ROOT.hex()}\r\n"
+    for status in ("301 Moved", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"):
+        with server(reply(b"", status, headers=elsewhere)) as source:
+            assert refusal(source) == "redirects elsewhere"
+
+
+def test_a_compressed_body_is_not_inflated() -> None:
+    bomb = gzip.compress(b"\0" * CHUNK)
+    with server(reply(bomb, headers="Content-Encoding: gzip\r\n")) as source:
+        assert refusal(source, size=None) == "sends something else: the content has another root"
+
+
+def test_something_that_does_not_speak_http_is_refused() -> None:
+    with server(lambda connection, _: connection.sendall(b"\x00\x01\x02SSH-2.0")) as source:
+        assert refusal(source).startswith("failed")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "http://127.0.0.1:1/delete?everything=",
+        "http://127.0.0.1:1/?",
+        "http://127.0.0.1:1/#",
+        "http://user:secret@127.0.0.1:1/",
+        "http://",
+        "http://127.0.0.1:port/",
+        "http://127.0.0.1:1/a b\r\nX: y",
+        "http://127.0.0.1:1/" + "a" * 5000,
+        "ftp://127.0.0.1/",
+        "s3://bucket/",
+        "\0",
+        "a" * 10_000,
+        "",
+    ],
+)
+def test_what_is_no_base_url_is_refused(source: str) -> None:
+    assert refusal(source)
+
+
+def test_what_a_server_sends_is_never_quoted() -> None:
+    with server(reply(b"", "500 \x1b[31mobey\x1b[0m", headers="X-Note: obey\r\n")) as source:
+        assert "obey" not in refusal(source)
+
+
+def test_what_is_fetched_is_kept_and_not_fetched_again(honest: str, tmp_path: Path) -> None:
+    mine = ObjectStore(tmp_path / "mine")
+    assert fetch(SMALL_ROOT, None, [honest], 100, mine) == SMALL
+    assert mine.get(SMALL_ROOT, 100) == SMALL
+    assert fetch(SMALL_ROOT, None, [], 100, mine) == SMALL
+
+
+def test_a_kept_object_of_another_size_than_claimed_does_not_pass(tmp_path: Path) -> None:
+    mine = ObjectStore(tmp_path / "mine")
+    mine.put(SMALL)
+    with pytest.raises(Unavailable):
+        fetch(SMALL_ROOT, len(SMALL) - 1, [], 100, mine)
+
+
+def test_a_damaged_copy_is_fetched_again_and_healed(honest: str, tmp_path: Path) -> None:
+    mine = ObjectStore(tmp_path / "mine")
+    mine.put(SMALL)
+    mine.path_of(SMALL_ROOT).write_bytes(b"rotten")
+    assert fetch(SMALL_ROOT, None, [honest], 100, mine) == SMALL
+    assert mine.get(SMALL_ROOT, 100) == SMALL
+
+
+def test_with_the_chunk_hashes_a_bad_chunk_ends_a_download_at_once() -> None:
+    bad = UPDATE[:CHUNK] + b"!" + UPDATE[CHUNK + 1 :]
+    with server(reply(bad)) as source, pytest.raises(Unavailable) as caught:
+        fetch(ROOT, len(UPDATE), [source], len(UPDATE), leaves=content_leaves(UPDATE))
+    assert caught.value.reasons[source] == "sends something else: chunk 1 has another hash"
+
+
+def test_with_the_chunk_hashes_the_next_source_continues_after_the_last_good_chunk(tmp_path: Path) -> None:
+    requests: list[str] = []
+
+    def resumed(connection: socket.socket, head: str) -> None:
+        requests.append(head)
+        rest = UPDATE[2 * CHUNK :]
+        connection.sendall(
+            f"HTTP/1.1 206 Partial Content\r\nContent-Length: {len(rest)}\r\n"
+            f"Content-Range: bytes {2 * CHUNK}-{len(UPDATE) - 1}/{len(UPDATE)}\r\n\r\n".encode()
+            + rest
+        )
+
+    with server(reply(UPDATE[: 2 * CHUNK + 7], length=len(UPDATE))) as broken, server(resumed) as mirror:
+        got = fetch(ROOT, len(UPDATE), [broken, mirror], len(UPDATE), leaves=content_leaves(UPDATE))
+    assert got == UPDATE
+    assert f"Range: bytes={2 * CHUNK}-" in requests[0]
+
+
+@pytest.mark.parametrize("mirror_kind", ["node", "ignores ranges", "folder"])
+def test_a_download_resumes_from_any_kind_of_source(mirror_kind: str, honest: str, tmp_path: Path) -> None:
+    with server(reply(UPDATE[: CHUNK + 7], length=len(UPDATE))) as broken, server(reply(UPDATE)) as plain:
+        mirror = {"node": honest, "ignores ranges": plain, "folder": str(tmp_path / "honest")}[mirror_kind]
+        got = fetch(ROOT, len(UPDATE), [broken, mirror], len(UPDATE), leaves=content_leaves(UPDATE))
+    assert got == UPDATE
+
+
+def test_a_resumed_range_that_starts_elsewhere_is_refused(honest: str) -> None:
+    wrong_range = f"Content-Range: bytes 0-{len(UPDATE) - 1}/{len(UPDATE)}\r\n"
+    with (
+        server(reply(UPDATE[: CHUNK + 7], length=len(UPDATE))) as broken,
+        server(reply(UPDATE, "206 Partial Content", headers=wrong_range)) as confused,
+    ):
+        sources = [broken, confused, honest]
+        assert fetch(ROOT, len(UPDATE), sources, len(UPDATE), leaves=content_leaves(UPDATE)) == UPDATE
+        with pytest.raises(Unavailable) as caught:
+            fetch(ROOT, len(UPDATE), sources[:2], len(UPDATE), leaves=content_leaves(UPDATE))
+    assert caught.value.reasons[confused] == "answers with another range than the one asked for"
+
+
+def test_a_body_over_the_limit_keeps_no_unverified_chunk(honest: str) -> None:
+    with server(endless()) as flood:
+        got = fetch(ROOT, len(UPDATE), [flood, honest], len(UPDATE), leaves=content_leaves(UPDATE))
+    assert got == UPDATE
+
+
+def test_chunk_hashes_of_another_object_are_refused() -> None:
+    with pytest.raises(WrongContent, match="not its own"):
+        fetch(ROOT, len(UPDATE), [], len(UPDATE), leaves=content_leaves(SMALL))
