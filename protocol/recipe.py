@@ -14,6 +14,10 @@ from earnest.protocol.assignment import SamplePool
 from earnest.protocol.evidence import EvidenceTerms
 from eth_hash.auto import keccak
 
+MAX_FILE_BYTES = 1 << 16
+MAX_BRACKETS = 256
+"""A recipe comes from a stranger, and deep nesting overruns the JSON parser's stack."""
+
 Option = int | float | str | bool
 
 
@@ -150,8 +154,9 @@ class Recipe:
         return SamplePool(self.pool_size, self.samples_per_seat, self.scoring.held_out)
 
     def to_json(self) -> bytes:
-        """The canonical bytes."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+        """The canonical bytes. Raises RecipeError when a value is not of its field's type."""
+        document = asdict(_value(Recipe, json.loads(json.dumps(asdict(self))), "recipe"))
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
     def hash(self) -> bytes:
         """keccak256 of the canonical bytes: the run's `recipe_hash`."""
@@ -164,9 +169,13 @@ class Recipe:
         Raises RecipeError on anything but exactly the known keys, each once, with the right types and ranges.
         Integers are accepted where floats are expected, never the reverse.
         """
+        if len(data) > MAX_FILE_BYTES or data.count(b"[") + data.count(b"{") > MAX_BRACKETS:
+            raise RecipeError("recipe: too large or too deep")
         try:
-            document = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            document = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        except RecipeError:
+            raise
+        except ValueError as error:
             raise RecipeError(f"recipe: not JSON: {error}") from error
         return _value(cls, document, "recipe")
 
@@ -221,7 +230,7 @@ def _record(kind: Any, value: Any, path: str) -> Any:
 
 def _scalar(kinds: tuple[type, ...], value: Any, path: str) -> Any:
     """`value` if it is of exactly one of the kinds (bool is no int); an int where only float fits is one."""
-    if type(value) is int and int not in kinds and float in kinds:
+    if type(value) is int and int not in kinds and float in kinds and abs(value) < 2**53:
         value = float(value)
     if type(value) not in kinds or (type(value) is float and not isfinite(value)):
         raise RecipeError(f"{path}: {value!r} is not {' or '.join(kind.__name__ for kind in kinds)}")

@@ -1,3 +1,4 @@
+import itertools
 from hashlib import sha256
 from random import Random
 
@@ -123,7 +124,7 @@ def test_contents_are_cut_into_mebibytes(size):
 def test_root_does_not_depend_on_how_contents_arrive(sizes):
     data = bytes(sum(sizes))
     at = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    assert content_root(data[a:b] for a, b in zip(at, at[1:], strict=False)) == content_root(data)
+    assert content_root(data[a:b] for a, b in itertools.pairwise(at)) == content_root(data)
 
 
 def test_samples_are_little_endian_words_in_training_order():

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from earnest.protocol.schedule import Schedule, Window
 from hypothesis import given
@@ -47,7 +49,7 @@ def test_period_is_the_commit_window_with_overlap():
 def test_every_second_of_a_round_belongs_to_one_window(schedule, r):
     windows = [schedule.commit(r), schedule.reveal(r), schedule.score_commit(r), schedule.score_reveal(r)]
     windows += [schedule.settle(r), schedule.contest(r)]
-    assert all(a.end == b.start for a, b in zip(windows, windows[1:], strict=False))
+    assert all(a.end == b.start for a, b in itertools.pairwise(windows))
     assert windows[-1].end - windows[0].start == schedule.least_exit_delay
     if not schedule.overlap:
         assert schedule.score_reveal(r).end == schedule.opens(r + 1)

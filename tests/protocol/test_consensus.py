@@ -1,0 +1,207 @@
+from dataclasses import replace
+
+import pytest
+from earnest.protocol.consensus import (
+    Ballot,
+    agrees,
+    hint_words,
+    median_weight,
+    settle,
+    trainer_pay,
+    validator_pay,
+)
+from earnest.protocol.report import Report, SeatVote
+from earnest.protocol.verdicts import Verdict
+from hypothesis import given
+from hypothesis import strategies as st
+
+BASE, NEWEST, OTHER = b"\1" * 32, b"\2" * 32, b"\3" * 32
+P, Q = 10**18, 3 * 10**17
+
+near = st.sampled_from([0, 1, 49, 50, 51, 1000, 1020, 1021, 65_534, 65_535])
+votes = st.one_of(
+    st.builds(SeatVote, near, st.just(0)),
+    st.builds(SeatVote, st.integers(0, 65_535), st.sampled_from([*range(8), 9, 255])),
+)
+
+
+@st.composite
+def ballots(draw):
+    seats, validators = draw(st.integers(0, 12)), draw(st.integers(0, 16))
+    stakes = draw(
+        st.lists(st.sampled_from([0, 1, 2, 3, 10**18, 2**96 - 1]), min_size=validators, max_size=validators)
+    )
+    report = st.builds(
+        Report,
+        st.sampled_from([BASE, BASE, BASE, OTHER]),
+        st.just(NEWEST),
+        st.just(bytes(32)),
+        st.lists(votes, max_size=seats).map(tuple),
+    )
+    reports = draw(st.lists(st.one_of(report, report, st.none()), min_size=validators, max_size=validators))
+    revealed = draw(st.frozensets(st.integers(0, seats - 1))) if seats else frozenset()
+    return Ballot(tuple(stakes), sum(stakes), tuple(reports), revealed, seats)
+
+
+def stake_where(ballot: Ballot, holds) -> int:
+    return sum(
+        stake
+        for stake, report in zip(ballot.stakes, ballot.reports, strict=True)
+        if report is not None and holds(report)
+    )
+
+
+@given(ballots())
+def test_settlement_follows_the_definitions(ballot):
+    """Every line of section 8, by brute force."""
+    settled, t = settle(ballot, P, Q), ballot.active_stake
+    pairs = {
+        (r.base_root, r.newest_root): stake_where(
+            ballot, lambda o, r=r: (o.base_root, o.newest_root) == (r.base_root, r.newest_root)
+        )
+        for r in ballot.reports
+        if r is not None
+    }
+    winning = [pair for pair, stake in pairs.items() if stake * 2 > t]
+    void = stake_where(ballot, lambda _: True) * 2 <= t or not winning
+    assert settled.void == void
+    if void:
+        assert not any((*settled.consensus, *settled.trainer_pay, *settled.validator_pay, settled.counted))
+        assert settled.verdicts == (None,) * ballot.seats
+        assert (settled.pair, settled.majority) == (None, -1)
+        return
+    assert [settled.pair] == winning
+    first = ballot.reports[settled.majority]
+    assert first is not None
+    assert (first.base_root, first.newest_root) == settled.pair
+    n = len(ballot.revealed)
+    for seat, c in enumerate(settled.consensus):
+        if seat not in ballot.revealed:
+            assert (c, settled.trainer_pay[seat], settled.verdicts[seat]) == (0, 0, None)
+            continue
+        weights = {0, *(r.vote(seat).counted_weight for r in ballot.reports if r is not None)}
+        reached = [
+            w for w in weights if stake_where(ballot, lambda r, w=w, s=seat: weight(r, s) >= w) * 2 > t
+        ]
+        assert c == max(reached, default=0)
+        assert settled.trainer_pay[seat] == P * c // (65_535 * n)
+        held = [
+            k for k in range(8) if stake_where(ballot, lambda r, k=k, s=seat: r.vote(s).verdict == k) * 2 > t
+        ]
+        assert settled.verdicts[seat] == (held[0] if held else None)
+    positive = [seat for seat, c in enumerate(settled.consensus) if c > 0]
+    assert settled.counted == len(positive)
+    for stake, report, matched, pay in zip(
+        ballot.stakes, ballot.reports, settled.matches, settled.validator_pay, strict=True
+    ):
+        found = [
+            seat
+            for seat in positive
+            if report and abs(weight(report, seat) - settled.consensus[seat]) * 50 <= settled.consensus[seat]
+        ]
+        assert matched == len(found)
+        assert pay == (Q * stake * len(found) // (t * len(positive)) if positive else 0)
+
+
+def weight(report: Report, seat: int) -> int:
+    vote = report.vote(seat)
+    return vote.weight if vote.verdict == 0 else 0
+
+
+@given(ballots())
+def test_pay_never_exceeds_the_pools(ballot):
+    settled = settle(ballot, P, Q)
+    assert sum(settled.trainer_pay) <= P
+    assert sum(settled.validator_pay) <= Q
+
+
+@given(ballots())
+def test_hints_pass_the_contracts_check_and_no_other_does(ballot):
+    settled, t = settle(ballot, P, Q), ballot.active_stake
+    if settled.void:
+        return
+    for seat in ballot.revealed:
+        for hint in {0, 1, 65_535, settled.consensus[seat]}:
+            at_least = stake_where(ballot, lambda r, h=hint, s=seat: weight(r, s) >= h)
+            above = stake_where(ballot, lambda r, h=hint, s=seat: weight(r, s) > h)
+            passes = above * 2 <= t and (hint == 0 or at_least * 2 > t)
+            assert passes == (hint == settled.consensus[seat])
+
+
+def ballot_of(*weights: list[int], stakes: tuple[int, ...] | None = None) -> Ballot:
+    """One report per validator, all trainers revealed and accepted."""
+    reports = tuple(Report(BASE, NEWEST, bytes(32), tuple(SeatVote(w, 0) for w in row)) for row in weights)
+    stakes = stakes or (1,) * len(weights)
+    return Ballot(stakes, sum(stakes), reports, frozenset(range(len(weights[0]))), len(weights[0]))
+
+
+def test_three_equal_validators_overrule_a_liar():
+    settled = settle(ballot_of([1000, 30_000], [1010, 30_100], [65_535, 0]), P, Q)
+    assert settled.consensus == (1010, 30_000)
+    assert settled.matches == (2, 2, 0)
+    assert settled.validator_pay == (Q // 3, Q // 3, 0)
+
+
+def test_half_of_the_stake_decides_nothing():
+    assert median_weight([(1, 9), (1, 5)], 2) == 5
+    assert median_weight([(1, 9)], 2) == 0
+    assert median_weight([(2, 9), (1, 5)], 3) == 9
+    assert settle(ballot_of([9], stakes=(1,)), P, Q).consensus == (9,)
+    assert settle(replace(ballot_of([9], stakes=(1,)), active_stake=2), P, Q).void
+
+
+def test_split_roots_void_the_round():
+    ballot = ballot_of([9], [9])
+    first, second = ballot.reports
+    assert first and second
+    assert settle(replace(ballot, reports=(first, replace(second, base_root=OTHER))), P, Q).void
+    assert settle(replace(ballot, reports=(first, replace(second, newest_root=OTHER))), P, Q).void
+
+
+def test_no_reports_or_no_stake_is_void():
+    assert settle(Ballot((), 0, (), frozenset(), 0), P, Q).void
+    assert settle(Ballot((5,), 5, (None,), frozenset({0}), 1), P, Q).void
+    assert settle(replace(ballot_of([9]), stakes=(0,), active_stake=0), P, Q).void
+
+
+def test_a_round_without_reveals_pays_nobody():
+    settled = settle(replace(ballot_of([9, 9]), revealed=frozenset()), P, Q)
+    assert not settled.void
+    assert settled.consensus == settled.trainer_pay == (0, 0)
+    assert settled.validator_pay == (0,)
+
+
+def test_an_unrevealed_seat_never_counts():
+    settled = settle(replace(ballot_of([9, 65_535]), revealed=frozenset({1})), P, Q)
+    assert settled.consensus == (0, 65_535)
+    assert settled.verdicts == (None, 0)
+    assert settled.trainer_pay == (0, P)
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v != Verdict.ACCEPTED])
+def test_a_weight_under_another_verdict_counts_as_0(verdict):
+    report = Report(BASE, NEWEST, bytes(32), (SeatVote(65_535, verdict),))
+    settled = settle(Ballot((1,), 1, (report,), frozenset({0}), 1), P, Q)
+    assert settled.consensus == (0,)
+    assert settled.verdicts == (None if verdict == Verdict.ABSTAIN else verdict,)
+
+
+def test_agreement_is_within_two_percent():
+    assert [agrees(w, 1000) for w in (979, 980, 1020, 1021)] == [False, True, True, False]
+    assert [agrees(w, 49) for w in (48, 49, 50)] == [False, True, False]
+    assert not agrees(0, 0)
+
+
+def test_pay_is_rounded_down():
+    assert trainer_pay(100, 65_535, 3) == 33
+    assert trainer_pay(100, 0, 0) == 0
+    assert validator_pay(100, 1, 1, 3, 1) == 33
+    assert validator_pay(100, 1, 0, 1, 0) == 0
+
+
+@given(st.lists(st.integers(0, 65_535), max_size=256))
+def test_hints_are_sixteen_to_a_word_first_on_top(consensus):
+    hints = hint_words(consensus)
+    assert len(hints) == -(-len(consensus) // 16)
+    assert [hints[i // 16] >> (240 - 16 * (i % 16)) & 0xFFFF for i in range(len(consensus))] == consensus
+    assert all(hint < 2**256 for hint in hints)
