@@ -89,7 +89,9 @@ class RunFiles:
     initial: State
 
 
-def publish(store: ObjectStore, recipe: Recipe, admission: tuple[tuple[str, Role], ...], initial: State) -> bytes:
+def publish(
+    store: ObjectStore, recipe: Recipe, admission: tuple[tuple[str, Role], ...], initial: State
+) -> bytes:
     """Puts the bundle and the initial state into `store`; returns the bundle's root, the URI's last part."""
     root = store.put(to_bytes(initial))
     return store.put(Bundle(recipe, admission, root).to_bytes())

@@ -16,11 +16,12 @@ from earnest.client.chain.scanner import Scanner
 from earnest.client.diloco.codecs import Codec, Update
 from earnest.client.diloco.outer import aggregate, outer_step
 from earnest.client.diloco.state import State, from_bytes, state_root, to_bytes
+from earnest.client.errors import Unavailable, WrongContent
 from earnest.client.record import RunRecord
-from earnest.client.storage.fetch import Unavailable, WrongContent, fetch
+from earnest.client.storage.fetch import fetch
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
-from earnest.protocol.assignment import RoundSamples, SamplePool
+from earnest.protocol.assignment import RoundSamples
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.schedule import Schedule
 from earnest.protocol.seed import fallback_seed
@@ -48,7 +49,7 @@ class Follower:
     def __init__(
         self,
         *,
-        run: int,
+        record: RunRecord,
         recipe: Recipe,
         codec: Codec,
         initial: State,
@@ -56,16 +57,14 @@ class Follower:
         store: ObjectStore,
         journal: Journal,
     ) -> None:
-        self.record = RunRecord(run)
+        self.record = record
         self.recipe = recipe
         self.codec = codec
         self._scanner = scanner
         self._store = store
         self._journal = journal
         self._samples: list[RoundSamples] = []
-        self._pool = SamplePool(
-            recipe.pool_size, recipe.inner.steps * recipe.inner.batch, recipe.scoring.held_out
-        )
+        self._pool = recipe.sample_pool()
         self._standings = {-1: Standing(initial, state_root(initial), recipe.scoring.clip_norm)}
         self._updates: dict[bytes, Update] = {}
         self.at: BlockRef | None = None

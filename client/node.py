@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import structlog
 
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.chain.contracts import Call
+from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
 from earnest.client.errors import ChainError
 from earnest.client.follower import Follower
-from earnest.client.participation import Contracts
 from earnest.client.settler import Duty, Settler
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
@@ -29,7 +28,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class NodeParts:
-    """What a node is built from; everything is passed in, so that nothing reaches for a clock or a network by itself."""
+    """What a node is built from. Everything is passed in: nothing reaches for a clock or a network by itself."""
 
     chain: Chain
     contracts: Contracts
@@ -65,10 +64,19 @@ class Node(ABC):
     def run(self) -> int:
         return self.record.run
 
-    def step(self) -> int:
-        """Does what is due at the newest final block; returns when something is next due (unix seconds)."""
+    def observe(self) -> BlockRef:
+        """Reads the chain up to its newest final block."""
         head = self.parts.chain.final()
         self.follower.advance(head)
+        return head
+
+    @abstractmethod
+    def prepare(self, head: BlockRef) -> None:
+        """The heavy part of what is due at `head`, ahead of `step`; sends nothing, so nodes may do it side by side."""
+
+    def step(self) -> int:
+        """Does what is due at the newest final block; returns when something is next due (unix seconds)."""
+        head = self.observe()
         self.parts.outbox.resume()
         self.act(head)
         for duty in self._settler.duties(head):
@@ -87,7 +95,9 @@ class Node(ABC):
     def next_due(self, now: int) -> int:
         schedule, last = self.follower.schedule, self.record.planned_rounds
         current = schedule.round_at(now)
-        times = [time for r in range(max(0, current - 1), min(current + 2, last + 1)) for time in self.times(r)]
+        times = [
+            time for r in range(max(0, current - 1), min(current + 2, last + 1)) for time in self.times(r)
+        ]
         settle = self._settler.next_due(now)
         times += [settle] if settle is not None else []
         return min((time for time in times if time > now), default=now + schedule.period)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.chain.contracts import Call, Runs, Settlement, Token, Vault
+from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.errors import EarnestError
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.merkle import admission_proof
@@ -17,7 +17,7 @@ from earnest.protocol.run import RunParams
 from earnest.protocol.verdicts import Role
 
 
-class NotAdmitted(EarnestError):
+class NotAdmittedError(EarnestError):
     """The account is not on the run's admission list."""
 
 
@@ -28,16 +28,6 @@ class Step:
     name: str
     purpose: str
     call: Call
-
-
-@dataclass(frozen=True)
-class Contracts:
-    """The deployed contracts; `token` is the vault's own."""
-
-    token: Token
-    vault: Vault
-    runs: Runs
-    settlement: Settlement
 
 
 def deposit_steps(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[Step]:
@@ -51,7 +41,11 @@ def deposit_steps(contracts: Contracts, account: str, amount: int, at: BlockRef)
     steps = []
     if contracts.token.allowance(account, contracts.vault.address, at=at) < amount:
         steps.append(
-            Step("approve", "let the vault take the deposit", contracts.token.approve(contracts.vault.address, amount))
+            Step(
+                "approve",
+                "let the vault take the deposit",
+                contracts.token.approve(contracts.vault.address, amount),
+            )
         )
     return [*steps, Step("deposit", "deposit into the vault", contracts.vault.deposit(amount))]
 
@@ -87,7 +81,7 @@ def join_steps(
 ) -> list[Step]:
     """Takes a seat: the missing part of the bond, then `join`. `take` names the seat to take over when all are held.
 
-    Raises NotAdmitted when the run lists its participants and the account is not among them.
+    Raises NotAdmittedError when the run lists its participants and the account is not among them.
     """
     params = contracts.runs.run_params(run, at=at)
     proof = _proof(params, admission, account, role)
@@ -98,7 +92,7 @@ def join_steps(
         put = contracts.vault.bond(contracts.settlement.address, run, bond - standing)
         steps.append(Step("bond", "put up the bond for this run", put))
     seat = NO_SEAT if take is None else take
-    join = contracts.runs.join(run, int(role), operator, uri, proof, seat)
+    join = contracts.runs.join(run, role, operator, uri, proof, seat)
     return [*steps, Step("join", f"take a {role.name.lower()} seat", join)]
 
 
@@ -108,16 +102,18 @@ def _proof(
     if role is Role.TRAINER and params.open_trainers:
         return []
     if (account, role) not in admission:
-        raise NotAdmitted(
+        raise NotAdmittedError(
             f"{account} is not on the run's list of admitted {role.name.lower()}s",
             "ask the sponsor of a run that admits you, or use the account that was admitted",
         )
     return admission_proof(admission, account, role)
 
 
-def leave_steps(contracts: Contracts, run: int, role: Role, seat: int, account: str, at: BlockRef) -> list[Step]:
+def leave_steps(
+    contracts: Contracts, run: int, role: Role, seat: int, account: str, at: BlockRef
+) -> list[Step]:
     """Starts the exit of the bond and gives the seat's stake up from the next round."""
     manager, steps = contracts.settlement.address, []
-    if contracts.vault.exit_time(manager, run, account, at=at) == 0:
+    if contracts.vault.exit_time(manager, run, account, at=at) is None:
         steps.append(Step("exit", "start the bond's exit", contracts.vault.start_exit(manager, run)))
-    return [*steps, Step("sync", "tell the run", contracts.runs.sync(run, int(role), seat))]
+    return [*steps, Step("sync", "tell the run", contracts.runs.sync(run, role, seat))]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from earnest.protocol.consensus import Ballot, Settled, settle
 from earnest.protocol.manifest import Manifest
-from earnest.protocol.report import Report, decode_report
+from earnest.protocol.report import Report, read_report
 from earnest.protocol.run import RunParams
 from earnest.protocol.verdicts import Role
 
@@ -62,15 +62,11 @@ class SeatRecord:
         return starts[-1] if starts else None
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """Where on the chain something was recorded; the earlier of two is the smaller."""
 
     block: int
     index: int
-
-    def __lt__(self, other: Position) -> bool:
-        return (self.block, self.index) < (other.block, other.index)
 
 
 @dataclass
@@ -129,58 +125,58 @@ class RunRecord:
         """Folds events (client.chain.scanner.Event) in chain order; other runs' events are passed over."""
         for event in events:
             if event.args.get("run") == self.run:
-                fold = getattr(self, f"_on_{event.name}", None)
+                fold = _FOLDS.get(event.name)
                 if fold is not None:
-                    fold(event.args, Position(event.block, event.index))
+                    fold(self, event.args, Position(event.block, event.index))
                 self.log.append((event.name, dict(event.args), event.block))
             elif "penalty" in event.args and bytes(event.args["penalty"]) in self.penalties:
                 self._on_penalty(event.name, event.args)
                 self.log.append((event.name, dict(event.args), event.block))
 
-    def _on_RunCreated(self, args: dict[str, Any], at: Position) -> None:
-        self._params = RunParams.from_tuple(args["params"])
+    def _run_created(self, args: dict[str, Any], at: Position) -> None:
+        self._params = RunParams(*_as_tuple(args["params"]))
         self._planned_rounds = self._params.rounds
         self.sponsor, self.uri = args["sponsor"], args["uri"]
 
-    def _on_RunEnded(self, args: dict[str, Any], at: Position) -> None:
+    def _run_ended(self, args: dict[str, Any], at: Position) -> None:
         self._planned_rounds = args["rounds"]
 
-    def _on_SeatTaken(self, args: dict[str, Any], at: Position) -> None:
+    def _seat_taken(self, args: dict[str, Any], at: Position) -> None:
         seat, start = self.seat(Role(args["role"]), args["seat"]), args["from_round"]
         seat.owner.set(start, args["account"])
         seat.operator.set(start, args["operator"])
         seat.stake.set(start, args["stake"])
         seat.uri = args["uri"]
 
-    def _on_OperatorChanged(self, args: dict[str, Any], at: Position) -> None:
+    def _operator_changed(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role(args["role"]), args["seat"]).operator.set(args["from_round"], args["new"])
 
-    def _on_UriChanged(self, args: dict[str, Any], at: Position) -> None:
+    def _uri_changed(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role(args["role"]), args["seat"]).uri = args["uri"]
 
-    def _on_StakeSynced(self, args: dict[str, Any], at: Position) -> None:
+    def _stake_synced(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role(args["role"]), args["seat"]).stake.set(args["from_round"], args["new"])
 
-    def _on_AskedBack(self, args: dict[str, Any], at: Position) -> None:
+    def _asked_back(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role.VALIDATOR, args["seat"]).asked_back.set(args["from_round"], args["from_round"])
 
-    def _on_Committed(self, args: dict[str, Any], at: Position) -> None:
+    def _committed(self, args: dict[str, Any], at: Position) -> None:
         self.round(args["round"]).commits[args["seat"]] = at
 
-    def _on_Revealed(self, args: dict[str, Any], at: Position) -> None:
+    def _revealed(self, args: dict[str, Any], at: Position) -> None:
         self.round(args["round"]).manifests[args["seat"]] = Manifest(*_as_tuple(args["manifest"]))
 
-    def _on_SeedStored(self, args: dict[str, Any], at: Position) -> None:
+    def _seed_stored(self, args: dict[str, Any], at: Position) -> None:
         self.round(args["round"]).seed = bytes(args["seed"])
 
-    def _on_ReportCommitted(self, args: dict[str, Any], at: Position) -> None:
+    def _report_committed(self, args: dict[str, Any], at: Position) -> None:
         self.round(args["round"]).report_commits[args["seat"]] = at
 
-    def _on_ReportRevealed(self, args: dict[str, Any], at: Position) -> None:
+    def _report_revealed(self, args: dict[str, Any], at: Position) -> None:
         words = tuple(bytes(word) for word in args["report"])
         self.round(args["round"]).report_words[args["seat"]] = words
 
-    def _on_PenaltyLocked(self, args: dict[str, Any], at: Position) -> None:
+    def _penalty_locked(self, args: dict[str, Any], at: Position) -> None:
         self.penalties[bytes(args["penalty"])] = {**args, "status": "locked"}
 
     def _on_penalty(self, name: str, args: dict[str, Any]) -> None:
@@ -233,7 +229,7 @@ class RunRecord:
         """Revealed reports by validator seat."""
         words, count = self.round(round).report_words, max(self.seats[Role.VALIDATOR], default=-1) + 1
         seats = self.trainer_count()
-        return tuple(decode_report(words[v], seats) if v in words else None for v in range(count))
+        return tuple(read_report(words[v], seats) if v in words else None for v in range(count))
 
     def ballot(self, round: int) -> Ballot:
         """The votes of a round whose report reveals are over."""
@@ -257,3 +253,20 @@ class RunRecord:
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value.values()) if isinstance(value, dict) else tuple(value)
+
+
+_FOLDS = {
+    "RunCreated": RunRecord._run_created,
+    "RunEnded": RunRecord._run_ended,
+    "SeatTaken": RunRecord._seat_taken,
+    "OperatorChanged": RunRecord._operator_changed,
+    "UriChanged": RunRecord._uri_changed,
+    "StakeSynced": RunRecord._stake_synced,
+    "AskedBack": RunRecord._asked_back,
+    "Committed": RunRecord._committed,
+    "Revealed": RunRecord._revealed,
+    "SeedStored": RunRecord._seed_stored,
+    "ReportCommitted": RunRecord._report_committed,
+    "ReportRevealed": RunRecord._report_revealed,
+    "PenaltyLocked": RunRecord._penalty_locked,
+}

@@ -12,14 +12,13 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Call, Runs, Settlement
 from earnest.client.record import RunRecord
 from earnest.protocol.consensus import hint_words
-from earnest.protocol.penalties import PENALISED
 from earnest.protocol.schedule import Schedule
 from earnest.protocol.verdicts import Role
 
 
 @dataclass(frozen=True)
 class Duty:
-    """One transaction that is due: a name that is the same on every restart, the call, and the question to ask again."""
+    """One transaction that is due: a name that survives restarts, the call, and the question to ask again."""
 
     intent: str
     call: Call
@@ -79,9 +78,9 @@ class Settler:
             if opens + self._patience <= head.time < end and self._chargeable(round, role):
                 yield Duty(
                     intent=f"charge/{round}/{role.name.lower()}",
-                    call=self._settlement.charge(self._record.run, round, int(role)),
-                    still_needed=lambda at, role=role: not self._settlement.charged(
-                        self._record.run, round, int(role), at=at
+                    call=self._settlement.charge(self._record.run, round, role),
+                    still_needed=lambda at, role=role: (
+                        not self._settlement.charged(self._record.run, round, role, at=at)
                     ),
                     deadline=end,
                 )
@@ -129,10 +128,11 @@ class Settler:
                 lambda at: not self._settlement.validators_paid(run, round, at=at),
                 deadline,
             )
+        terms = record.params.penalty_terms()
         guilty = [
             seat
             for seat, verdict in enumerate(settled.verdicts)
-            if verdict in PENALISED and self._unlocked(round, seat, head)
+            if terms.bps(verdict) and self._unlocked(round, seat, head)
         ]
         if guilty:
             yield Duty(

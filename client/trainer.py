@@ -53,6 +53,17 @@ class TrainerNode(Node):
         self._task = task
         self._forge = forge or (lambda work: work.payload)
         self._skipped: set[int] = set()
+        self._work: dict[int, HonestWork] = {}
+
+    def prepare(self, head: BlockRef) -> None:
+        """Trains the round whose commitment is due, without touching the chain; `step` then has it ready."""
+        seat, schedule = self.seat, self.follower.schedule
+        round = schedule.round_at(head.time)
+        if seat is None or not schedule.commit(round).contains(head.time) or not self._due(round, seat):
+            return
+        base, samples = self.follower.base(round), self.follower.samples(round)
+        if base is not None and samples is not None:
+            self._work = {round: self._train(round, seat, base, samples.assigned[seat])}
 
     def act(self, head: BlockRef) -> None:
         seat = self.seat
@@ -70,10 +81,12 @@ class TrainerNode(Node):
     # Commit
 
     def _commit(self, round: int, seat: int, head: BlockRef) -> None:
-        if round in self._skipped or seat not in self.record.active_trainers(round):
+        if seat not in self.record.active_trainers(round):
             return
         saved = self.parts.journal.commitment(self.run, round, self.role)
         if saved is None:
+            if round in self._skipped:
+                return
             base, samples = self.follower.base(round), self.follower.samples(round)
             if base is None or samples is None:
                 return
@@ -86,13 +99,23 @@ class TrainerNode(Node):
         self.submit(
             f"commit/{round}",
             runs.commit(self.run, seat, saved.commitment),
-            lambda at: runs.commitment_of(self.run, int(self.role), seat, round, at=at)[:28]
-            != saved.commitment[:28],
+            lambda at: (
+                runs.commitment_of(self.run, self.role, seat, round, at=at)[:28] != saved.commitment[:28]
+            ),
             self.follower.schedule.commit(round).end,
         )
 
+    def _due(self, round: int, seat: int) -> bool:
+        return (
+            round < self.record.planned_rounds
+            and round not in self._skipped
+            and round not in self._work
+            and seat in self.record.active_trainers(round)
+            and self.parts.journal.commitment(self.run, round, self.role) is None
+        )
+
     def _prepare(self, round: int, seat: int, base: Standing, ids: tuple[int, ...]) -> Manifest | None:
-        work = self._train(round, seat, base, ids)
+        work = self._work.pop(round, None) or self._train(round, seat, base, ids)
         payload = self._forge(work)
         if payload is None:
             self._remember(round, work.memory)
@@ -126,11 +149,10 @@ class TrainerNode(Node):
 
     def _train(self, round: int, seat: int, base: Standing, ids: tuple[int, ...]) -> HonestWork:
         recipe = self.follower.recipe
-        local = train_round(
-            self._task, recipe, base.state, ids, round, self.record.params.rounds, self._memory(round)
-        )
-        encoded = self.follower.codec.encode(local.pseudo_gradient, local.memory.residual)
-        memory = local.memory.after(local.pseudo_gradient, encoded.sent)
+        memory = self._memory(round)
+        local = train_round(self._task, recipe, base.state, ids, round, self.record.params.rounds, memory)
+        encoded = self.follower.codec.encode(local.pseudo_gradient, memory.residual)
+        memory.residual = encoded.residual
         log.info("trained", round=round, seat=seat, loss=local.losses[-1], bytes=len(encoded.payload))
         return HonestWork(round, seat, encoded.payload, memory.to_bytes(), local.tokens, local.steps)
 
@@ -148,14 +170,14 @@ class TrainerNode(Node):
         runs = self.parts.contracts.runs
         if saved is None or saved.manifest is None:
             return
-        on_chain = runs.commitment_of(self.run, int(self.role), seat, round, at=head)
+        on_chain = runs.commitment_of(self.run, self.role, seat, round, at=head)
         if on_chain[:28] != saved.commitment[:28]:
             return
         manifest = saved.manifest
         self.parts.store.put(self.parts.private.get(manifest.update, manifest.size))
         self.submit(
             f"reveal/{round}",
-            runs.reveal(seat, manifest, saved.salt, b""),
+            runs.reveal(seat, manifest, saved.salt),
             lambda at: not runs.revealed(self.run, round, at=at) >> seat & 1,
             self.follower.schedule.reveal(round).end,
         )

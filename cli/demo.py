@@ -1,0 +1,404 @@
+"""`earnest demo`: a whole run on the embedded chain, from deployment to the last refund.
+
+Everything is what it is on a real network: contracts on a real EVM, transactions signed from keystore files, payloads
+over HTTP, torch models on real text. Only time is not waited for: the chain jumps to the next boundary. All that is
+random follows the seed, so the same seed gives the same roots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from earnest.cli.adversaries import ATTACKS, Forgery
+from earnest.client.bundle import RunFiles, publish
+from earnest.client.chain.contracts import Contracts
+from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.signer import Signer, import_key
+from earnest.client.diloco.initial import initial_state
+from earnest.client.diloco.state import state_root
+from earnest.client.errors import StorageError
+from earnest.client.follower import Follower
+from earnest.client.node import Node
+from earnest.client.participation import fund_steps, join_steps
+from earnest.client.party import Deployment, Party
+from earnest.client.tasks.shakespeare import demo_recipe
+from earnest.client.tasks.task import Task, load_task
+from earnest.client.trainer import HonestWork, TrainerNode
+from earnest.deploy.devnet import Devnet, account
+from earnest.deploy.plan import make_plan
+from earnest.deploy.run import run_plan
+from earnest.protocol.merkle import admission_root
+from earnest.protocol.recipe import Recipe
+from earnest.protocol.report import Report, SeatVote
+from earnest.protocol.run import RunParams
+from earnest.protocol.verdicts import Role, Verdict
+from earnest.validator.gain import Meter
+from earnest.validator.node import ValidatorNode
+
+TOKEN = 10**18
+TRAINER_BOND = 100 * TOKEN
+VALIDATOR_BOND = 1_000 * TOKEN
+TRAINER_POOL = 40 * TOKEN
+VALIDATOR_POOL = 12 * TOKEN
+GAS_MONEY = 100 * TOKEN
+KEY_COST = 2  # scrypt N: these keys guard nothing
+PASSWORD = "demo"  # noqa: S105
+WORKERS = 2
+START_DELAY_S = 4_000
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What `earnest demo` can be asked for."""
+
+    output: Path
+    seed: int = 0
+    attack: str = "sign-flip"
+    lying_validator: bool = False
+    codec: str = "dense-bf16"
+    rounds: int = 6
+    trainers: int = 4
+    validators: int = 3
+
+
+@dataclass(frozen=True)
+class Member:
+    """One seat of the demo: who holds it, whether it is honest, and the node that works for it."""
+
+    name: str
+    role: Role
+    honest: bool
+    party: Party
+    node: Node
+
+
+@dataclass
+class Demo:
+    """The demo's world, set up and ready to `play`."""
+
+    options: DemoOptions
+    devnet: Devnet
+    deployment: Deployment
+    sponsor: Party
+    run: int
+    files: RunFiles
+    members: list[Member]
+    bonds: list[dict[str, int]] = field(default_factory=list)
+
+    def play(self, on_round: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """Plays the run to its end and calls `on_round` as each round closes; returns the whole result."""
+        loss = ReportLoss(self.files.task, self.files.bundle.recipe.seed)
+        self.bonds.append(self._bonds())
+        rounds: list[dict[str, Any]] = []
+        with ThreadPoolExecutor(WORKERS) as pool:
+            while not all(member.node.finished for member in self.members):
+                due = self._turn(pool)
+                if (report := self._closed_round(len(rounds), loss)) is not None:
+                    rounds.append(report)
+                    on_round(report)
+                self.devnet.travel(due)
+        return self._finish(rounds, loss)
+
+    def _turn(self, pool: ThreadPoolExecutor) -> int:
+        """Everyone does what is due now: the heavy work side by side, transactions in seat order."""
+        nodes = [member.node for member in self.members]
+        heads = [node.observe() for node in nodes]
+        list(pool.map(lambda node, head: node.prepare(head), nodes, heads))
+        return min([node.step() for node in nodes])
+
+    # What is shown
+
+    @property
+    def _judge(self) -> Follower:
+        """An honest validator's view of the run."""
+        return next(m for m in self.members if m.role is Role.VALIDATOR and m.honest).node.follower
+
+    def _closed_round(self, round: int, loss: ReportLoss) -> dict[str, Any] | None:
+        """What happened in `round`, once it is settled; None before."""
+        judge = self._judge
+        record, schedule = judge.record, judge.schedule
+        if round >= record.planned_rounds or judge.at is None:
+            return None
+        settled_by = schedule.settle(round).start + 1
+        if judge.at.time < settled_by or self.devnet.now() < settled_by:
+            return None
+        standing = judge.standing_after(round)
+        assert standing is not None
+        settled, manifests = record.settled(round), record.round(round).manifests
+        self.bonds.append(self._bonds())
+        return {
+            "round": round,
+            "loss": loss(standing.state.parameters),
+            "state_root": standing.root.hex(),
+            "update_bytes": max((m.size for m in manifests.values()), default=0),
+            "dense_bytes": judge.codec.spec.dense_bytes,
+            "verdicts": {
+                member.name: _verdict(settled.verdicts[seat] if seat in manifests else Verdict.ABSENT)
+                for seat, member in enumerate(self._trainers())
+            },
+            "weights": {m.name: settled.consensus[seat] for seat, m in enumerate(self._trainers())},
+            "pay_wei": {m.name: str(settled.trainer_pay[seat]) for seat, m in enumerate(self._trainers())},
+            "bonds_wei": {name: str(bond) for name, bond in self.bonds[-1].items()},
+        }
+
+    def _trainers(self) -> list[Member]:
+        return [member for member in self.members if member.role is Role.TRAINER]
+
+    def _bonds(self) -> dict[str, int]:
+        vault, at = self.deployment.contracts.vault, self.deployment.chain.head()
+        manager = self.deployment.contracts.settlement.address
+        return {m.name: vault.bond_of(manager, self.run, m.party.owner, at=at) for m in self.members}
+
+    def _finish(self, rounds: list[dict[str, Any]], loss: ReportLoss) -> dict[str, Any]:
+        """Gives the sponsor back what was not spent, and sums up."""
+        contracts = self.deployment.contracts
+        self.sponsor.outbox.send(f"{self.run}/refund", contracts.settlement.refund(self.run))
+        at, ends = self.deployment.chain.head(), self._bonds()
+        final = contracts.settlement.final_state(self.run, at=at)
+        roots = {
+            member.name: standing.root.hex()
+            for member in self.members
+            if (standing := member.node.follower.standing_after(len(rounds) - 1)) is not None
+        }
+        return {
+            "seed": self.options.seed,
+            "attack": self.options.attack,
+            "codec": self.options.codec,
+            "initial_loss": loss(self.files.initial.parameters),
+            "final_loss": rounds[-1]["loss"],
+            "final_state_root": final.hex() if final else None,
+            "state_roots": roots,
+            "rounds": rounds,
+            "participants": [
+                {
+                    "name": member.name,
+                    "role": member.role.name.lower(),
+                    "account": member.party.owner,
+                    "honest": member.honest,
+                    "bond_start_wei": str(self.bonds[0][member.name]),
+                    "bond_end_wei": str(ends[member.name]),
+                    "earned_wei": str(contracts.vault.idle(member.party.owner, at=at)),
+                }
+                for member in self.members
+            ],
+            "refunded_wei": str(contracts.vault.idle(self.sponsor.owner, at=at)),
+            "burned_wei": str(contracts.vault.burned(at=at)),
+        }
+
+
+class ReportLoss:
+    """Mean loss on the public report split, nats per byte: for reporting only, nobody is judged by it."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        self._meter = Meter(task, seed, split="report")
+        self._batches = self._meter.batches(task.report_ids)
+
+    def __call__(self, parameters: Mapping[str, Tensor]) -> float:
+        return float(self._meter.losses(parameters, self._batches).mean())
+
+
+def _verdict(verdict: int | None) -> str:
+    return "undecided" if verdict is None else Verdict(verdict).name.lower()
+
+
+# Setting up
+
+
+@contextmanager
+def set_up(options: DemoOptions) -> Iterator[Demo]:
+    """Deploys, opens a run, and gives every member a bond, a seat, a folder and an HTTP server."""
+    folder = _fresh(options.output / "nodes")
+    seed = hashlib.sha256(b"earnest demo" + options.seed.to_bytes(8, "big")).digest()
+    names = ["sponsor"]
+    names += [f"trainer-{i}" for i in range(options.trainers)]
+    names += [f"validator-{i}" for i in range(options.validators)]
+    keys = [account(seed, index) for index in range(len(names))]
+    devnet = Devnet({key.address: GAS_MONEY for key in keys})
+    chain = Chain([devnet.provider], devnet.chain_id)
+    with ExitStack() as closing:
+        signers = {
+            name: _keystore(folder / "keys" / f"{name}.json", bytes(key.key))
+            for name, key in zip(names, keys, strict=True)
+        }
+        deployment = _deploy(chain, signers["sponsor"], folder)
+        parties = {
+            name: closing.enter_context(
+                Party(
+                    deployment,
+                    signer,
+                    signer.address,
+                    folder / name,
+                    clock=devnet.now,
+                    sleep=lambda seconds: devnet.travel(devnet.now() + max(1, int(seconds))),
+                )
+            )
+            for name, signer in signers.items()
+        }
+        recipe = demo_recipe(options.codec, options.rounds, options.trainers, options.seed)
+        run = _open_run(options, devnet, parties, recipe)
+        _, files = parties["sponsor"].follow(run, bytes)
+        for name in names[1:]:
+            _take_seat(parties[name], run, _role(name), files)
+        members = [_member(options, seed, name, parties[name], run) for name in names[1:]]
+        yield Demo(options, devnet, deployment, parties["sponsor"], run, files, members)
+
+
+def _fresh(folder: Path) -> Path:
+    """An empty folder for this demo's nodes; an earlier demo's chain is gone, so its journals are of no use."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _role(name: str) -> Role:
+    return Role.VALIDATOR if name.startswith("validator") else Role.TRAINER
+
+
+def _keystore(path: Path, key: bytes) -> Signer:
+    return Signer.load(path, PASSWORD) if path.exists() else import_key(path, PASSWORD, key, KEY_COST)
+
+
+def _deploy(chain: Chain, deployer: Signer, output: Path) -> Deployment:
+    plan = make_plan(chain.chain_id, deployer.address, 0)
+    run_plan(plan, chain, deployer, output / "manifest.json")
+    contracts = Contracts.at(chain, plan.address("TrainingRuns"), chain.head())
+    return Deployment(chain, contracts, 0)
+
+
+def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Party], recipe: Recipe) -> int:
+    sponsor = parties["sponsor"]
+    contracts = sponsor.deployment.contracts
+    for name, party in parties.items():
+        amount = VALIDATOR_BOND if _role(name) is Role.VALIDATOR else TRAINER_BOND
+        if name == "sponsor":
+            amount = options.rounds * (TRAINER_POOL + VALIDATOR_POOL)
+        sponsor.outbox.send(f"mint/{name}", contracts.token.mint(party.owner, amount))
+    admission = tuple((party.owner, _role(name)) for name, party in parties.items() if name != "sponsor")
+    initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
+    root = publish(sponsor.public, recipe, admission, initial)
+    uri = f"{sponsor.serve()}/{root.hex()}"
+    params = RunParams(
+        start=devnet.now() + START_DELAY_S,
+        rounds=options.rounds,
+        commit_s=1_800,
+        reveal_s=300,
+        score_commit_s=900,
+        score_reveal_s=300,
+        settle_s=900,
+        contest_s=900,
+        overlap=False,
+        trainer_limit=options.trainers,
+        validator_limit=options.validators,
+        trainer_pool=TRAINER_POOL,
+        validator_pool=VALIDATOR_POOL,
+        trainer_min_bond=TRAINER_BOND,
+        validator_min_bond=VALIDATOR_BOND,
+        exit_delay=2 * 86_400,
+        admission_root=admission_root(admission),
+        recipe_hash=recipe.hash(),
+        initial_state=state_root(initial),
+    )
+    sponsor.do(fund_steps(contracts, sponsor.owner, params, uri, sponsor.deployment.chain.head()), "run")
+    return contracts.runs.run_count(at=sponsor.deployment.chain.head())
+
+
+def _take_seat(party: Party, run: int, role: Role, files: RunFiles) -> None:
+    at = party.deployment.chain.head()
+    steps = join_steps(
+        party.deployment.contracts,
+        run,
+        role,
+        party.owner,
+        bond=VALIDATOR_BOND if role is Role.VALIDATOR else TRAINER_BOND,
+        operator=party.owner,
+        uri=party.serve(),
+        admission=files.bundle.admission,
+        take=None,
+        at=at,
+    )
+    party.do(steps, f"{run}/join")
+
+
+def _member(options: DemoOptions, seed: bytes, name: str, party: Party, run: int) -> Member:
+    """The node of one seat. The last trainer attacks, the last validator lies, where the options say so."""
+    parts, files = party.follow(run, _salts(seed, name))
+    role, task = _role(name), files.task
+    if role is Role.VALIDATOR:
+        position = int(name.rpartition("-")[2])
+        lies = options.lying_validator and position == options.validators - 1
+        node: Node = ValidatorNode(parts, task, patience=60 * position, lie=Liar() if lies else None)
+        return Member(name, role, not lies, party, node)
+    attacks = options.attack != "none" and name == f"trainer-{options.trainers - 1}"
+    forge = Attacker(options.attack, parts.follower, _generator(seed, name)) if attacks else None
+    return Member(name, role, not attacks, party, TrainerNode(parts, task, patience=300, forge=forge))
+
+
+def _salts(seed: bytes, name: str) -> Callable[[], bytes]:
+    """Salts that follow the demo's seed; a node on a real network takes them from the operating system."""
+    numbers = itertools.count()
+    return lambda: hashlib.sha256(seed + name.encode() + next(numbers).to_bytes(8, "big")).digest()
+
+
+def _generator(seed: bytes, name: str) -> np.random.Generator:
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(seed + name.encode()).digest()))
+
+
+class Attacker:
+    """Forges an attacking trainer's payloads from its honest work and what lies open."""
+
+    def __init__(self, attack: str, follower: Follower, rng: np.random.Generator) -> None:
+        self._attack = ATTACKS[attack]()
+        self._follower = follower
+        self._rng = rng
+        self._own: dict[int, bytes] = {}
+
+    def __call__(self, work: HonestWork) -> bytes | None:
+        self._own[work.round] = work.payload
+        newest = self._follower.newest(work.round)
+        context = Forgery(
+            round=work.round,
+            codec=self._follower.codec,
+            honest=work.payload,
+            clip_norm=newest.clip_norm if newest else self._follower.recipe.scoring.clip_norm,
+            rng=self._rng,
+            own=self._own,
+            others=self._others(work),
+        )
+        return self._attack.forge(context)
+
+    def _others(self, work: HonestWork) -> dict[int, bytes]:
+        """Another trainer's payload of the round before, if anybody published one."""
+        if work.round == 0:
+            return {}
+        for seat in sorted(self._follower.record.round(work.round - 1).manifests):
+            if seat != work.seat:
+                try:
+                    return {work.round - 1: self._follower.payload(work.round - 1, seat)}
+                except StorageError:
+                    continue
+        return {}
+
+
+class Liar:
+    """Turns scores upside down: full weight for who earned none, a verdict of harm for who did."""
+
+    def __call__(self, report: Report) -> Report:
+        return replace(report, votes=tuple(self._lie(vote) for vote in report.votes))
+
+    @staticmethod
+    def _lie(vote: SeatVote) -> SeatVote:
+        if vote.verdict == Verdict.ABSENT:
+            return vote
+        return SeatVote(0, Verdict.HARMFUL) if vote.weight else SeatVote(65_535, Verdict.ACCEPTED)

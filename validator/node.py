@@ -1,0 +1,314 @@
+"""The validator node: mirror, judge, seal, reveal, settle, answer contests (docs/validator.md).
+
+chain view -> revealed manifests -> payloads, mirrored by the end of the reveal window -> judgement -> report ->
+journal (salt synced) -> sealed commit -> reveal -> next state, published -> settlement -> contest votes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.diloco.tensorfile import PayloadError
+from earnest.client.errors import StorageError, Unavailable, WrongContent
+from earnest.client.follower import Standing
+from earnest.client.node import Node, NodeParts
+from earnest.client.tasks.task import Task
+from earnest.protocol.report import Report, report_commitment
+from earnest.protocol.verdicts import Role, Verdict
+from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
+from earnest.validator.payload import Refusal, check_payload
+from earnest.validator.report import build_report
+from earnest.validator.similarity import MEMORY_ROUNDS, Position, Published, original_of
+
+log = structlog.get_logger()
+
+Lie = Callable[[Report], Report]
+"""Turns an honest report into the one to submit: the identity for honest validators; the demo's liar has another."""
+
+SEED_BLOCKS = 3
+"""A seed can be stored from this many blocks after its request on (Protocol section 6)."""
+
+
+class ValidatorNode(Node):
+    """Judges every revealed update of a run and answers for it with one validator seat."""
+
+    role = Role.VALIDATOR
+
+    def __init__(self, parts: NodeParts, task: Task, *, patience: int = 0, lie: Lie | None = None) -> None:
+        super().__init__(parts, patience)
+        self._task = task
+        self._lie = lie or (lambda report: report)
+        self._memory: tuple[int, Memory] = (-1, Memory())
+        self._reports: dict[int, Report] = {}
+
+    def prepare(self, head: BlockRef) -> None:
+        """Judges the round whose scores are due, without touching the chain."""
+        for round in self._rounds(head):
+            if self.follower.schedule.score_commit(round).contains(head.time) and self.seat is not None:
+                self._report(round)
+
+    def act(self, head: BlockRef) -> None:
+        seat = self.seat
+        if seat is None:
+            return
+        schedule = self.follower.schedule
+        self._ask_back(seat, head)
+        for round in self._rounds(head):
+            if schedule.reveal(round).contains(head.time):
+                self._mirror(round)
+            if schedule.score_commit(round).contains(head.time):
+                self._seed(round, head)
+                self._commit_report(round, seat)
+            if schedule.score_reveal(round).contains(head.time):
+                self._reveal_report(round, seat, head)
+            self._publish_state(round)
+        self._answer_contests(seat, head)
+
+    def next_due(self, now: int) -> int:
+        """Sooner while a seed is awaited: blocks, not seconds, decide when it can be stored."""
+        schedule = self.follower.schedule
+        for round in range(max(0, schedule.round_at(now) - 1), self.record.planned_rounds + 1):
+            if schedule.score_commit(round).contains(now) and self.record.round(round).seed is None:
+                return now + 1
+        return super().next_due(now)
+
+    def times(self, round: int) -> tuple[int, ...]:
+        schedule = self.follower.schedule
+        return (
+            schedule.reveal(round).start,
+            schedule.score_commit(round).start,
+            schedule.score_reveal(round).start,
+            schedule.score_reveal(round).end,
+        )
+
+    def _rounds(self, head: BlockRef) -> range:
+        newest = min(self.follower.schedule.round_at(head.time), self.record.planned_rounds)
+        return range(max(0, newest - 1), newest + 1)
+
+    # Payloads and seed
+
+    def _mirror(self, round: int) -> None:
+        """Fetches what has been revealed so far, so that this node serves it too; failures are judged later."""
+        for seat in self.record.round(round).manifests:
+            try:
+                self.follower.payload(round, seat)
+            except (Unavailable, WrongContent) as error:
+                log.warning("payload not mirrored", round=round, seat=seat, cause=error.cause)
+
+    def _seed(self, round: int, head: BlockRef) -> None:
+        runs = self.parts.contracts.runs
+        state = runs.seed_of(self.run, round, at=head)
+        if state.seed is not None or (state.block and head.number + 1 < state.block + SEED_BLOCKS):
+            return
+        self.submit(
+            f"seed/{round}/{state.block}",
+            runs.seed(self.run, round),
+            lambda at: runs.seed_of(self.run, round, at=at) == state,
+            self.follower.schedule.score_commit(round).end,
+        )
+
+    # Judging
+
+    def _report(self, round: int) -> Report | None:
+        """This node's report of the round; None while its inputs are not all there."""
+        if round not in self._reports:
+            newest, base = self.follower.newest(round), self.follower.base(round)
+            if newest is None or base is None:
+                return None
+            if round == self.record.planned_rounds:
+                self._reports[round] = Report(base.root, newest.root, bytes(32), ())
+                return self._reports[round]
+            judged = self._judge(round, base, newest)
+            if judged is None:
+                return None
+            evidence = self.parts.store.put(judged.evidence)
+            self._reports[round] = build_report(judged, base.root, newest.root, evidence)
+        return self._reports[round]
+
+    def _judge(self, round: int, base: Standing, newest: Standing) -> Judgement | None:
+        seen, samples = self.record.round(round), self.follower.samples(round)
+        if seen.seed is None or samples is None:
+            return None
+        recipe, params = self.follower.recipe, self.record.params
+        inputs = RoundInputs(
+            recipe=recipe,
+            task=self._task,
+            round=round,
+            rounds=params.rounds,
+            trainer_limit=params.trainer_limit,
+            base_root=base.root,
+            newest=newest.state,
+            newest_root=newest.root,
+            clip_norm=newest.clip_norm,
+            seed=seen.seed,
+            submissions=tuple(self._submission(round, seat) for seat in sorted(seen.manifests)),
+            assigned={seat: samples.assigned.get(seat, ()) for seat in seen.manifests},
+            held_out=samples.held_out(seen.seed),
+            memory=self._memory_before(round),
+        )
+        judged = judge_round(inputs)
+        self._remember(round, judged.memory)
+        return judged
+
+    def _submission(self, round: int, seat: int) -> Submission:
+        seen = self.record.round(round)
+        manifest, at = seen.manifests[seat], seen.commits[seat]
+        try:
+            payload: bytes | Missing = self.follower.payload(round, seat)
+        except (Unavailable, WrongContent):
+            payload = Missing.UNAVAILABLE
+        except StorageError as error:
+            log.error("abstaining", round=round, seat=seat, cause=error.cause, fix=error.fix)
+            payload = Missing.OWN_FAILURE
+        return Submission(seat, manifest, Position(*at), payload)
+
+    # Memory between rounds: harm and likeness from the journal, earlier updates from the record
+
+    def _memory_before(self, round: int) -> Memory:
+        known, memory = self._memory
+        if known == round - 1:
+            return memory
+        kept = self.parts.journal.get(f"{self.run}/judged/{round - 1}")
+        restored = Memory.from_bytes(kept) if kept else Memory()
+        return restored.with_earlier(self._published_before(round))
+
+    def _remember(self, round: int, memory: Memory) -> None:
+        self._memory = (round, memory)
+        self.parts.journal.put(f"{self.run}/judged/{round}", memory.to_bytes())
+
+    def _published_before(self, round: int) -> tuple[Published, ...]:
+        """Updates of the rounds that a later one is compared with, as far as they are to be had."""
+        rounds = range(max(0, round - MEMORY_ROUNDS), round)
+        return tuple(one for earlier in rounds for one in self._published_in(earlier))
+
+    def _published_in(self, round: int) -> list[Published]:
+        seen, found = self.record.round(round), []
+        for seat, manifest in sorted(seen.manifests.items()):
+            try:
+                update = self.follower.update(round, seat)
+            except (StorageError, PayloadError):
+                continue
+            at = Position(*seen.commits[seat])
+            found.append(Published(round, seat, manifest.trainer, at, manifest.update, update))
+        return found
+
+    # Sealed report
+
+    def _commit_report(self, round: int, seat: int) -> None:
+        journal, runs = self.parts.journal, self.parts.contracts.runs
+        if self.record.round(round).seed is None:
+            return
+        saved = journal.commitment(self.run, round, self.role)
+        if saved is None:
+            report = self._report(round)
+            if report is None:
+                return
+            report, salt = self._lie(report), self.parts.salt()
+            digest = report_commitment(
+                self.parts.chain.chain_id,
+                runs.address,
+                self.run,
+                round,
+                self.parts.account,
+                report.hash(),
+                salt,
+            )
+            saved = journal.save_commitment(self.run, round, self.role, digest, salt, words=report.words())
+        self.submit(
+            f"report-commit/{round}",
+            runs.report_commit(self.run, round, seat, saved.commitment),
+            lambda at: not any(runs.commitment_of(self.run, self.role, seat, round, at=at)),
+            self.follower.schedule.score_commit(round).end,
+        )
+
+    def _reveal_report(self, round: int, seat: int, head: BlockRef) -> None:
+        saved = self.parts.journal.commitment(self.run, round, self.role)
+        runs = self.parts.contracts.runs
+        if saved is None:
+            return
+        sealed = runs.commitment_of(self.run, self.role, seat, round, at=head)
+        if sealed[:28] != saved.commitment[:28]:
+            return
+        self.submit(
+            f"report-reveal/{round}",
+            runs.report_reveal(self.run, round, seat, list(saved.words), saved.salt),
+            lambda at: not any(runs.report_hash(self.run, round, seat, at=at)),
+            self.follower.schedule.score_reveal(round).end,
+        )
+
+    def _ask_back(self, seat: int, head: BlockRef) -> None:
+        """Two rounds without a revealed report make a seat inactive; it asks back as soon as it sees that."""
+        round = self.follower.schedule.round_at(head.time)
+        stakes = self.record.validator_stakes(round + 1)
+        if round >= self.record.planned_rounds or stakes[seat] or not self._bonded(seat, round):
+            return
+        runs = self.parts.contracts.runs
+        self.submit(
+            f"ask-back/{round}",
+            runs.ask_back(self.run, seat),
+            lambda at: True,
+            self.follower.schedule.opens(round + 1),
+        )
+
+    def _bonded(self, seat: int, round: int) -> bool:
+        return bool(self.record.seats[Role.VALIDATOR][seat].stake.at(round + 1))
+
+    def _publish_state(self, round: int) -> None:
+        """Computes the state after a round whose reports lie open, which also keeps it where others can fetch it."""
+        try:
+            self.follower.standing_after(round)
+        except Unavailable as error:
+            log.warning("state not reached", round=round, cause=error.cause, fix=error.fix)
+
+    # Contests
+
+    def _answer_contests(self, seat: int, head: BlockRef) -> None:
+        """Looks again at each contested verdict of its own; votes only where it now thinks otherwise.
+
+        A sealed verdict counts as a vote by itself, so agreeing needs no transaction.
+        """
+        for penalty, seen in self.record.penalties.items():
+            window = self.follower.schedule.contest(seen["round"])
+            if seen["status"] != "contested" or not window.contains(head.time):
+                continue
+            sealed, now = self._sealed_verdict(seen, seat), self._verdict_again(seen)
+            if now is None or (sealed == seen["verdict"]) == (now == seen["verdict"]):
+                continue
+            self.submit(
+                f"vote/{penalty.hex()}",
+                self.parts.contracts.settlement.vote(penalty, now == seen["verdict"]),
+                lambda at: True,
+                window.end,
+            )
+
+    def _sealed_verdict(self, penalty: dict[str, int], seat: int) -> int | None:
+        report = self.record.reports(penalty["round"])[seat]
+        if report is None or penalty["seat"] >= len(report.votes):
+            return None
+        return report.votes[penalty["seat"]].verdict
+
+    def _verdict_again(self, penalty: dict[str, int]) -> int | None:
+        """The verdict that the payload deserves on a second look: facts only, no measurement is repeated."""
+        round, seat = penalty["round"], penalty["seat"]
+        if penalty["verdict"] not in (Verdict.MALFORMED, Verdict.COPIED):
+            return None
+        manifest = self.record.round(round).manifests[seat]
+        try:
+            checked = check_payload(
+                self.follower.payload(round, seat),
+                manifest,
+                self.follower.codec,
+                self.follower.recipe.max_payload_bytes,
+            )
+        except StorageError:
+            return None
+        if penalty["verdict"] == Verdict.MALFORMED:
+            return checked.verdict if isinstance(checked, Refusal) else Verdict.ACCEPTED
+        if isinstance(checked, Refusal):
+            return checked.verdict
+        others = [*self._published_before(round), *self._published_in(round)]
+        mine = next(one for one in self._published_in(round) if one.seat == seat)
+        return Verdict.COPIED if original_of(mine, others) else Verdict.ACCEPTED
