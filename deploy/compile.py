@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import earnest.contracts
 import vyper
 from vyper.compiler import compile_from_file_input
 from vyper.compiler.input_bundle import FilesystemInputBundle
 from vyper.exceptions import VyperException
+
+import earnest.contracts
 
 RUNTIME_LIMIT = 24_576  # bytes, EIP-170
 COMPILER = "0.4.3"

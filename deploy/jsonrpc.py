@@ -15,8 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
-from earnest.deploy.devnet import GAS_LIMIT, Call, Devnet, Mined
-from earnest.deploy.mempool import Refused
 from eth._utils.address import generate_contract_address
 from eth.abc import ComputationAPI, LogAPI, ReceiptAPI, SignedTransactionAPI
 from eth.constants import ZERO_ADDRESS
@@ -28,6 +26,9 @@ from eth_hash.auto import keccak
 from eth_utils.exceptions import ValidationError
 from web3.providers.base import JSONBaseProvider
 from web3.types import RPCEndpoint, RPCResponse
+
+from earnest.deploy.devnet import GAS_LIMIT, Call, Devnet, Mined, floor_gas
+from earnest.deploy.mempool import Refused
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_BATCH = 100
@@ -204,7 +205,7 @@ def _block_json(devnet: Devnet, mined: Mined | None, full: bool) -> Json:
 
 
 def _transaction_json(transaction: SignedTransactionAPI, mined: Mined | None, index: int | None) -> Json:
-    kind = getattr(transaction, "type_id", 0)
+    kind = _kind(transaction)
     answer = {
         "type": hex(kind),
         "hash": _data(transaction.hash),
@@ -234,7 +235,7 @@ def _receipt_json(mined: Mined, index: int, first_log: int) -> Json:
     used_before = mined.receipts[index - 1].gas_used if index else 0
     created = generate_contract_address(transaction.sender, transaction.nonce)
     return {
-        "type": hex(getattr(transaction, "type_id", 0)),
+        "type": hex(_kind(transaction)),
         "status": hex(int.from_bytes(receipt.state_root, "big")),
         "transactionHash": _data(transaction.hash),
         "transactionIndex": hex(index),
@@ -263,6 +264,10 @@ def _log_json(log: LogAPI, mined: Mined, transaction: int, index: int) -> Json:
         "logIndex": hex(index),
         "removed": False,
     }
+
+
+def _kind(transaction: SignedTransactionAPI) -> int:
+    return transaction.type_id or 0  # py-evm has None for a legacy transaction
 
 
 def _base_fee(mined: Mined) -> int:
@@ -395,7 +400,7 @@ def _estimate_gas(devnet: Devnet, transaction: Json, block: Json = "latest") -> 
             high = guess
             break
         guess = (low + high) // 2
-    return hex(high)
+    return hex(max(high, floor_gas(call.data)))
 
 
 def _run(devnet: Devnet, call: Call, mined: Mined) -> ComputationAPI:

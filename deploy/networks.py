@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 import msgspec
+
 from earnest.client.errors import EarnestError
 
 

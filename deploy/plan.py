@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import rlp
-from earnest.contracts import Artifact, load_artifact
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_utils.address import to_canonical_address, to_checksum_address
+
+from earnest.contracts import Artifact, load_artifact
 
 SINK = "0x000000000000000000000000000000000000dEaD"
 TOKEN_NAME = "Earnest Play Token"  # noqa: S105
