@@ -18,9 +18,6 @@ EarnestError                    .cause  .fix
     └── JournalCorrupt               the journal cannot be read
 """
 
-# An error is named after what happened, as in httpx.
-# ruff: noqa: N818
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from earnest.client.chain.blockref import BlockRef
 from eth_abi.abi import decode
 from eth_abi.exceptions import DecodingError
 from eth_utils.address import is_address, to_checksum_address
+
+from earnest.client.chain.blockref import BlockRef
 
 PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError)
 """What a parser here raises on an answer that is not one."""

@@ -1,8 +1,8 @@
 """The chain as a node sees it: several endpoints, none of them trusted, every reading pinned to one block.
 
-A request moves on when an endpoint is down, late, on another chain or talks nonsense; one that failed sits out
-a growing number of requests. What contradicts itself is an error: a block that changed its hash, logs outside
-their range, a receipt that the chain's own block does not list.
+A request moves on when an endpoint is down, late, on another chain or talks nonsense; one that failed sits
+out a growing number of requests. What contradicts itself is an error: a block that changed its hash, logs
+outside their range, a receipt that the chain's own block does not list.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from urllib.parse import urlsplit
 
 import requests
 import structlog
+from eth_hash.auto import keccak
+from web3 import EthereumTesterProvider, HTTPProvider, Web3
+from web3.exceptions import ContractLogicError, Web3Exception
+from web3.providers import BaseProvider
+from web3.types import RPCEndpoint
+
 from earnest.client.chain import answers
 from earnest.client.chain.answers import PARSE_ERRORS, Block, Log, Receipt
 from earnest.client.chain.blockref import BlockRef
@@ -27,11 +33,6 @@ from earnest.client.errors import (
     Reverted,
     WrongChain,
 )
-from eth_hash.auto import keccak
-from web3 import EthereumTesterProvider, HTTPProvider, Web3
-from web3.exceptions import ContractLogicError, Web3Exception
-from web3.providers import BaseProvider
-from web3.types import RPCEndpoint
 
 log = structlog.get_logger()
 
@@ -478,8 +479,8 @@ def _refusals_of(provider: BaseProvider) -> tuple[type[Exception], ...]:
     """What the embedded chain raises where a served one answers with an error."""
     if not isinstance(provider, EthereumTesterProvider):
         return ()
-    from eth_tester import exceptions  # noqa: PLC0415 - a served chain does not need it
-    from eth_utils.exceptions import ValidationError  # noqa: PLC0415
+    from eth_tester import exceptions
+    from eth_utils.exceptions import ValidationError
 
     return (
         exceptions.TransactionFailed,

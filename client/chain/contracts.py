@@ -1,0 +1,471 @@
+"""The four contracts, typed. A read takes the block it speaks of; a write is a `Call`, sent by the outbox.
+
+Method names and arguments are the contracts' own; what they do is written in `contracts/interfaces/*.vyi`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Self
+
+from eth_utils.address import to_checksum_address
+
+from earnest.client.chain.abi import Abi
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.endpoints import Chain
+from earnest.client.errors import BadAnswer
+from earnest.contracts import load_artifact
+from earnest.protocol.constants import NO_SEAT
+from earnest.protocol.manifest import Manifest
+from earnest.protocol.run import RunParams
+from earnest.protocol.verdicts import Role
+
+PROTOCOL_VERSION = 1
+SEATS_PER_READ = 64
+
+
+@dataclass(frozen=True)
+class Call:
+    """A transaction not yet sent: where to, the call data, and the same in words. `value` in wei."""
+
+    to: str
+    data: bytes
+    function: str
+    args: dict[str, Any] = field(hash=False)
+    value: int = 0
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A seat as it counts in one round; `owner` is None when nobody holds it. `stake` in wei."""
+
+    owner: str | None
+    operator: str | None
+    from_round: int
+    stake: int
+    barred_until: int
+    active_from: int
+
+
+@dataclass(frozen=True)
+class SeatHeld:
+    """The one seat an account has in a run."""
+
+    role: Role
+    seat: int
+
+
+@dataclass(frozen=True)
+class RoundFacts:
+    """What settlement needs of a round. `revealed`: bit i = trainer seat i; `stakes`: by validator seat."""
+
+    params: RunParams
+    rounds: int
+    trainer_count: int
+    revealed: int
+    active_stake: int
+    stakes: tuple[int, ...]
+    report_hashes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class SeedState:
+    """`block`: number of the block in which the seed was asked for, 0 if never; `seed` once it is stored."""
+
+    block: int
+    seed: bytes | None
+
+
+@dataclass(frozen=True)
+class SettledRound:
+    """How far a round is settled. `pages`: bitmap of settled pages of 64 seats."""
+
+    pages: int
+    counted: int
+    harmful: int
+    complete: bool
+    void: bool
+
+
+class PenaltyStatus(IntEnum):
+    NONE = 0
+    LOCKED = 1
+    CONTESTED = 2
+    SEIZED = 3
+    RELEASED = 4
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """A locked verdict. Amounts and stakes in wei.
+
+    `votes`: bitmap of validator seats upholding it; `contest_until`: end of contests and votes, unix seconds.
+    """
+
+    run: int
+    round: int
+    seat: int
+    account: str
+    verdict: int
+    amount: int
+    contest_amount: int
+    upheld: int
+    active_stake: int
+    status: PenaltyStatus
+    votes: int
+    contest_until: int
+
+
+class Contract:
+    """A contract at an address. `abi` is its artifact's unless given."""
+
+    ARTIFACT = ""
+
+    def __init__(self, chain: Chain, address: str, abi: Abi | None = None) -> None:
+        self.chain = chain
+        self.address = to_checksum_address(address)
+        self.abi = abi or Abi(load_artifact(self.ARTIFACT).abi)
+
+    def _read(self, function: str, *arguments: Any, at: BlockRef) -> Any:
+        data = self.chain.call(self.address, self.abi.encode_call(function, arguments), at)
+        return self.abi.decode_result(function, data)
+
+    def _call(self, function: str, *arguments: Any) -> Call:
+        data = self.abi.encode_call(function, arguments)
+        decoded = self.abi.decode_call(data)
+        assert decoded is not None
+        return Call(self.address, data, function, decoded[1])
+
+
+class Vault(Contract):
+    """StakeVault: every token of the protocol. Protocol section 2. Amounts in wei."""
+
+    ARTIFACT = "StakeVault"
+
+    def deposit(self, amount: int) -> Call:
+        return self._call("deposit", amount)
+
+    def withdraw(self, amount: int) -> Call:
+        return self._call("withdraw", amount)
+
+    def allow(self, manager: str, amount: int) -> Call:
+        return self._call("allow", manager, amount)
+
+    def bond(self, manager: str, run: int, amount: int) -> Call:
+        return self._call("bond", manager, run, amount)
+
+    def start_exit(self, manager: str, run: int) -> Call:
+        return self._call("start_exit", manager, run)
+
+    def finish_exit(self, manager: str, run: int) -> Call:
+        return self._call("finish_exit", manager, run)
+
+    def flush(self) -> Call:
+        return self._call("flush")
+
+    def idle(self, account: str, at: BlockRef) -> int:
+        return self._read("idle", account, at=at)
+
+    def allowance(self, account: str, manager: str, at: BlockRef) -> int:
+        return self._read("allowance", account, manager, at=at)
+
+    def bond_of(self, manager: str, run: int, account: str, at: BlockRef) -> int:
+        return self._read("bond_of", manager, run, account, at=at)
+
+    def exit_time(self, manager: str, run: int, account: str, at: BlockRef) -> int | None:
+        """When the bond can be taken back, unix seconds; None when no exit was started."""
+        return self._read("exit_time", manager, run, account, at=at) or None
+
+    def standing(self, manager: str, run: int, account: str, at: BlockRef) -> int:
+        return self._read("standing", manager, run, account, at=at)
+
+    def escrow(self, manager: str, run: int, at: BlockRef) -> int:
+        return self._read("escrow", manager, run, at=at)
+
+    def exit_delay(self, manager: str, run: int, at: BlockRef) -> int:
+        return self._read("exit_delay", manager, run, at=at)
+
+    def sponsor(self, manager: str, run: int, at: BlockRef) -> str:
+        return self._read("sponsor", manager, run, at=at)
+
+    def burned(self, at: BlockRef) -> int:
+        return self._read("burned", at=at)
+
+    def token(self, at: BlockRef) -> str:
+        return self._read("TOKEN", at=at)
+
+    def sink(self, at: BlockRef) -> str:
+        return self._read("SINK", at=at)
+
+
+class Runs(Contract):
+    """TrainingRuns: runs, seats, commitments, seeds, sealed reports. Protocol sections 3 to 7."""
+
+    ARTIFACT = "TrainingRuns"
+
+    def create_run(self, params: RunParams, uri: str) -> Call:
+        return self._call("create_run", params.as_tuple(), uri)
+
+    def end(self, run: int) -> Call:
+        return self._call("end", run)
+
+    def join(
+        self,
+        run: int,
+        role: Role,
+        operator: str,
+        uri: str,
+        proof: Sequence[bytes] = (),
+        take: int = NO_SEAT,
+    ) -> Call:
+        """`take`: the seat to take over when none is free."""
+        return self._call("join", run, role, operator, uri, list(proof), take)
+
+    def set_operator(self, run: int, role: Role, seat: int, operator: str) -> Call:
+        return self._call("set_operator", run, role, seat, operator)
+
+    def set_uri(self, run: int, role: Role, seat: int, uri: str) -> Call:
+        return self._call("set_uri", run, role, seat, uri)
+
+    def sync(self, run: int, role: Role, seat: int) -> Call:
+        return self._call("sync", run, role, seat)
+
+    def ask_back(self, run: int, seat: int) -> Call:
+        return self._call("ask_back", run, seat)
+
+    def commit(self, run: int, seat: int, commitment: bytes) -> Call:
+        return self._call("commit", run, seat, commitment)
+
+    def reveal(self, seat: int, manifest: Manifest, salt: bytes, attestation: bytes = b"") -> Call:
+        return self._call("reveal", seat, manifest.as_tuple(), salt, attestation)
+
+    def seed(self, run: int, round: int) -> Call:
+        return self._call("seed", run, round)
+
+    def report_commit(self, run: int, round: int, seat: int, commitment: bytes) -> Call:
+        return self._call("report_commit", run, round, seat, commitment)
+
+    def report_reveal(self, run: int, round: int, seat: int, report: Sequence[bytes], salt: bytes) -> Call:
+        return self._call("report_reveal", run, round, seat, list(report), salt)
+
+    def protocol_version(self, at: BlockRef) -> int:
+        return self._read("PROTOCOL_VERSION", at=at)
+
+    def settlement(self, at: BlockRef) -> str:
+        return self._read("SETTLEMENT", at=at)
+
+    def vault(self, at: BlockRef) -> str:
+        return self._read("VAULT", at=at)
+
+    def run_count(self, at: BlockRef) -> int:
+        return self._read("run_count", at=at)
+
+    def run_params(self, run: int, at: BlockRef) -> RunParams:
+        return RunParams(*self._read("run_params", run, at=at))
+
+    def run_sponsor(self, run: int, at: BlockRef) -> str:
+        return self._read("run_sponsor", run, at=at)
+
+    def run_rounds(self, run: int, at: BlockRef) -> int:
+        return self._read("run_rounds", run, at=at)
+
+    def seat_counts(self, run: int, at: BlockRef) -> tuple[int, int]:
+        """Trainer seats and validator seats ever taken."""
+        return self._read("seat_counts", run, at=at)
+
+    def seat_at(self, run: int, role: Role, seat: int, round: int, at: BlockRef) -> Seat:
+        return _seat(self._read("seat_at", run, role, seat, round, at=at))
+
+    def seats_at(self, run: int, role: Role, round: int, count: int, at: BlockRef) -> tuple[Seat, ...]:
+        """The first `count` seats as they count in `round`."""
+        return self._paged(
+            lambda first, size: [
+                _seat(values) for values in self._read("seats_at", run, role, round, first, size, at=at)
+            ],
+            count,
+        )
+
+    def seat_of(self, run: int, account: str, at: BlockRef) -> SeatHeld | None:
+        role, seat = self._read("seat_of", run, account, at=at)
+        return SeatHeld(Role(role), seat) if role else None
+
+    def commitment_of(self, run: int, role: Role, seat: int, round: int, at: BlockRef) -> bytes:
+        """32 bytes: the commitment's first 28, then zeros; all zero when there is none for that round."""
+        return self._read("commitment_of", run, role, seat, round, at=at)
+
+    def revealed(self, run: int, round: int, at: BlockRef) -> int:
+        """Bitmap of trainer seats."""
+        return self._read("revealed", run, round, at=at)
+
+    def report_hash(self, run: int, round: int, seat: int, at: BlockRef) -> bytes:
+        return self._read("report_hash", run, round, seat, at=at)
+
+    def seed_of(self, run: int, round: int, at: BlockRef) -> SeedState:
+        block, seed = self._read("seed_of", run, round, at=at)
+        return SeedState(block, seed if any(seed) else None)
+
+    def active_stake(self, run: int, round: int, at: BlockRef) -> int:
+        return self._read("active_stake", run, round, at=at)
+
+    def round_facts(self, run: int, round: int, at: BlockRef) -> RoundFacts:
+        params, *others = self._read("round_facts", run, round, at=at)
+        return RoundFacts(RunParams(*params), *others)
+
+    def owners_at(
+        self, run: int, role: Role, round: int, first: int, count: int, at: BlockRef
+    ) -> tuple[str, ...]:
+        return self._read("owners_at", run, role, round, first, count, at=at)
+
+    def unrevealed(self, run: int, role: Role, round: int, at: BlockRef) -> tuple[int, int]:
+        """Bitmap of seats that committed, bitmap of those that revealed."""
+        return self._read("unrevealed", run, role, round, at=at)
+
+    def _paged(self, read: Callable[[int, int], list[Seat]], count: int) -> tuple[Seat, ...]:
+        seats: list[Seat] = []
+        for first in range(0, count, SEATS_PER_READ):
+            seats += read(first, min(SEATS_PER_READ, count - first))
+        return tuple(seats)
+
+
+class Settlement(Contract):
+    """Settlement: consensus, pay, penalties, contests. Protocol sections 8 and 9."""
+
+    ARTIFACT = "Settlement"
+
+    def settle(
+        self,
+        run: int,
+        round: int,
+        first_seat: int,
+        count: int,
+        hints: Sequence[int],
+        reports: Sequence[Sequence[bytes]],
+        majority: int,
+    ) -> Call:
+        """`reports[v]`: validator seat v's words, empty if none; hints as packed by `hint_words`."""
+        return self._call("settle", run, round, first_seat, count, list(hints), _words(reports), majority)
+
+    def pay_validators(self, run: int, round: int) -> Call:
+        return self._call("pay_validators", run, round)
+
+    def void(self, run: int, round: int, reports: Sequence[Sequence[bytes]]) -> Call:
+        return self._call("void", run, round, _words(reports))
+
+    def charge(self, run: int, round: int, role: Role | int) -> Call:
+        return self._call("charge", run, round, role)
+
+    def lock(self, run: int, round: int, seats: Sequence[int], reports: Sequence[Sequence[bytes]]) -> Call:
+        return self._call("lock", run, round, list(seats), _words(reports))
+
+    def contest(self, penalty: bytes) -> Call:
+        return self._call("contest", penalty)
+
+    def vote(self, penalty: bytes, uphold: bool) -> Call:
+        return self._call("vote", penalty, uphold)
+
+    def settle_penalty(self, penalty: bytes) -> Call:
+        return self._call("settle_penalty", penalty)
+
+    def refund(self, run: int) -> Call:
+        return self._call("refund", run)
+
+    def protocol_version(self, at: BlockRef) -> int:
+        return self._read("PROTOCOL_VERSION", at=at)
+
+    def runs(self, at: BlockRef) -> str:
+        return self._read("RUNS", at=at)
+
+    def vault(self, at: BlockRef) -> str:
+        return self._read("VAULT", at=at)
+
+    def penalty_id(self, run: int, round: int, seat: int, at: BlockRef) -> bytes:
+        return self._read("penalty_id", run, round, seat, at=at)
+
+    def penalty(self, penalty: bytes, at: BlockRef) -> Penalty:
+        values = list(self._read("penalty", penalty, at=at))
+        values[9] = PenaltyStatus(values[9])
+        return Penalty(*values)
+
+    def locked(self, run: int, account: str, at: BlockRef) -> int:
+        return self._read("locked", run, account, at=at)
+
+    def round_record(self, run: int, round: int, at: BlockRef) -> SettledRound:
+        return SettledRound(*self._read("round_record", run, round, at=at))
+
+    def validators_paid(self, run: int, round: int, at: BlockRef) -> bool:
+        return self._read("validators_paid", run, round, at=at)
+
+    def charged(self, run: int, round: int, role: Role | int, at: BlockRef) -> bool:
+        return self._read("charged", run, round, role, at=at)
+
+    def final_state(self, run: int, at: BlockRef) -> bytes | None:
+        """Root of the model the run delivered; None until the last round is settled."""
+        root = self._read("final_state", run, at=at)
+        return root if any(root) else None
+
+
+class Token(Contract):
+    """An ERC-20; `mint` only where the token is our own."""
+
+    ARTIFACT = "PlainToken"
+
+    def approve(self, spender: str, amount: int) -> Call:
+        return self._call("approve", spender, amount)
+
+    def transfer(self, to: str, amount: int) -> Call:
+        return self._call("transfer", to, amount)
+
+    def mint(self, to: str, amount: int) -> Call:
+        return self._call("mint", to, amount)
+
+    def balance_of(self, account: str, at: BlockRef) -> int:
+        return self._read("balanceOf", account, at=at)
+
+    def allowance(self, owner: str, spender: str, at: BlockRef) -> int:
+        return self._read("allowance", owner, spender, at=at)
+
+    def symbol(self, at: BlockRef) -> str:
+        return self._read("symbol", at=at)
+
+    def decimals(self, at: BlockRef) -> int:
+        return self._read("decimals", at=at)
+
+
+@dataclass(frozen=True)
+class Contracts:
+    """One deployment: the four contracts that belong together."""
+
+    runs: Runs
+    settlement: Settlement
+    vault: Vault
+    token: Token
+
+    @classmethod
+    def at(cls, chain: Chain, runs: str, at: BlockRef) -> Self:
+        """Finds the others from TrainingRuns. Raises BadAnswer when there is none of our version."""
+        front = Runs(chain, runs)
+        if not chain.code(runs, at):
+            raise BadAnswer(f"there is no contract at {runs}", "check the network and the address")
+        version = front.protocol_version(at)
+        if version != PROTOCOL_VERSION:
+            raise BadAnswer(
+                f"the contract speaks protocol version {version}, this program {PROTOCOL_VERSION}",
+                "install the release that belongs to the contract",
+            )
+        vault = Vault(chain, front.vault(at))
+        return cls(front, Settlement(chain, front.settlement(at)), vault, Token(chain, vault.token(at)))
+
+
+def _seat(values: tuple[Any, ...]) -> Seat:
+    owner, operator, *others = values
+    return Seat(_holder(owner), _holder(operator), *others)
+
+
+def _holder(address: str) -> str | None:
+    return address if int(address, 16) else None
+
+
+def _words(reports: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
+    return [list(report) for report in reports]
