@@ -1,0 +1,669 @@
+# pragma version 0.4.3
+# pragma evm-version cancun
+# pragma nonreentrancy on
+"""
+@title Training Runs
+@license MIT
+@notice Runs, seats, schedule, commitments, seeds and sealed reports. Protocol sections 3 to 7.
+@dev Holds no money. A phase is a function of block time; nothing has to be advanced and nobody can stall it.
+@custom:security No owner. `SETTLEMENT` may bar a seat and nothing else; the sponsor may end a run with one full
+     round's notice and nothing else. Stakes are read from the vault only for rounds that have not begun.
+"""
+
+from interfaces import ISettlement
+from interfaces import IStakeVault
+from interfaces import ITrainingRuns
+from modules import admission
+from modules import schedule
+from modules import seats
+from modules import terms
+
+implements: ITrainingRuns
+
+initializes: seats
+
+struct Round:
+    revealed: uint256              # bit i: trainer seat i revealed
+    tally: uint256                 # T (128 bits) and the fields below
+    seed: bytes32
+
+PROTOCOL_VERSION: public(constant(uint256)) = 1
+FREE_SEAT: constant(uint256) = max_value(uint256)
+MANIFEST_TYPE: constant(bytes32) = keccak256(
+    "Manifest(uint256 run,uint32 round,address trainer,bytes32 base_state,bytes32 update,bytes32 samples,bytes32 trace,uint64 steps,uint64 tokens,uint64 size)"
+)
+SEED_DELAY: constant(uint256) = 2
+SEED_BLOCKS: constant(uint256) = 256
+
+# Fields of `Round.tally` above T.
+ACTIVE: constant(uint256) = 128            # bit v: validator seat v counts in T
+REPORTED: constant(uint256) = 144          # bit v: validator seat v revealed its report
+STAKES: constant(uint256) = 160            # round whose stored stakes are this round's (24 bits)
+ASKED: constant(uint256) = 184             # block in which the seed was asked for
+STAKE_MASK: constant(uint256) = 2**128 - 1
+BITS_MASK: constant(uint256) = 2**16 - 1
+ROUND_MASK: constant(uint256) = 2**24 - 1
+
+SETTLEMENT: public(immutable(address))
+VAULT: public(immutable(address))
+
+run_count: public(uint256)
+run_sponsor: public(HashMap[uint256, address])
+runs: HashMap[uint256, terms.Terms]
+counts: HashMap[uint256, uint256]          # trainer seats taken (16 bits), validator seats (16), round of the last stakes
+rounds: HashMap[uint256, Round]            # by `_at`
+stakes: HashMap[uint256, uint256[8]]       # by `_at`: validators' stakes, two a word
+
+
+@deploy
+def __init__(settlement: address, vault: address):
+    """
+    @param settlement The vault's manager, which must name this contract as its runs.
+    @param vault Holds the bonds that stand behind seats.
+    """
+    assert settlement != empty(address) and vault.is_contract, "runs: bad wiring"
+    SETTLEMENT = settlement
+    VAULT = vault
+
+
+# Sponsors.
+
+
+@external
+def create_run(params: ITrainingRuns.RunParams, uri: String[256]) -> uint256:
+    """
+    @notice Creates a run and takes rounds * (P + Q) wei of the caller's idle balance in the vault, which the caller must
+            have allowed to the settlement contract.
+    @param uri Where recipe, admission list and initial state lie.
+    @return The run's id, counting from 1.
+    """
+    terms._check(params)
+    run: uint256 = self.run_count + 1
+    self.run_count = run
+    self.run_sponsor[run] = msg.sender
+    self.runs[run] = terms._pack(params)
+    log ITrainingRuns.RunCreated(
+        run=run, sponsor=msg.sender, recipe_hash=params.recipe_hash, params=params, uri=uri
+    )
+    budget: uint256 = params.rounds * (params.trainer_pool + params.validator_pool)
+    extcall ISettlement(SETTLEMENT).open(run, msg.sender, budget, params.exit_delay)
+    return run
+
+
+@external
+def end(run: uint256):
+    """
+    @notice Ends a run with one full round's notice: the current round and the next are still played. Sponsor only.
+    """
+    word: uint256 = self._schedule(run)
+    assert msg.sender == self.run_sponsor[run], "runs: not the sponsor"
+    rounds: uint256 = schedule._clock(word)[1] + 1
+    assert rounds < schedule._rounds(word), "runs: no round left to end"
+    self.runs[run].schedule = schedule._with_rounds(word, rounds)
+    log ITrainingRuns.RunEnded(run=run, rounds=rounds)
+
+
+# Seats.
+
+
+@external
+def join(
+    run: uint256, role: uint256, operator: address, uri: String[256], proof: DynArray[bytes32, 32], take: uint256
+) -> uint256:
+    """
+    @notice Gives the caller a seat from the next round on. Its bond must already be in the vault.
+    @param role 1 trainer, 2 validator.
+    @param operator The key that commits, reveals and reports; may be the caller.
+    @param uri Where the caller's payloads will be.
+    @param proof Admission proof; empty for a trainer of an open run.
+    @param take `max_value(uint256)` for a free seat; when there is none, the seat to take over: one silent for eight
+           rounds, or the trainer seat with the smallest bond for 1.25 times that bond.
+    @return The seat's index.
+    """
+    word: uint256 = self._schedule(run)
+    current: uint256 = 0
+    next: uint256 = 0
+    current, next = schedule._clock(word)
+    assert next < schedule._rounds(word), "runs: too late to join"
+    seats._check_role(role)
+    assert seats.members[run][msg.sender] & seats.MEMBER_MASK == 0, "runs: already seated"
+    if role == seats.VALIDATOR or (word >> schedule.OPEN) & 1 == 0:
+        root: bytes32 = self.runs[run].admission_root
+        assert admission._admitted(root, msg.sender, role, proof), "runs: not admitted"
+    stake: uint256 = self._standing(run, msg.sender)
+    assert stake >= self._min_bond(run, role), "runs: bond too small"
+
+    seat: uint256 = take
+    replaced: address = empty(address)
+    taken: uint256 = self._taken(run, role)
+    if taken < self._limit(word, role):
+        assert take == FREE_SEAT, "runs: a seat is free"
+        seat = taken
+        self.counts[run] += 1 << (16 * (role - 1))
+    else:
+        assert take != FREE_SEAT, "runs: no free seat"
+        replaced = self._check_takeover(run, role, seat, stake, current)
+    seats._seat(run, role, seat, msg.sender, operator, stake, next)
+    log ITrainingRuns.SeatTaken(
+        run=run,
+        role=role,
+        account=msg.sender,
+        seat=seat,
+        operator=operator,
+        from_round=next,
+        stake=stake,
+        uri=uri,
+        replaced=replaced,
+    )
+    return seat
+
+
+@external
+def set_operator(run: uint256, role: uint256, seat: uint256, operator: address):
+    """
+    @notice Changes a seat's operator key from the next round on. Owner only.
+    """
+    next: uint256 = schedule._clock(self._schedule(run))[1]
+    key: uint256 = self._seat_key(run, role, seat)
+    assert msg.sender == seats._owner(seats.seats[key].tenure), "runs: not the owner"
+    old: address = seats._holder(key, next)[1]
+    seats._set_operator(key, operator, next)
+    log ITrainingRuns.OperatorChanged(run=run, role=role, seat=seat, old=old, new=operator, from_round=next)
+
+
+@external
+def set_uri(run: uint256, role: uint256, seat: uint256, uri: String[256]):
+    """
+    @notice Says where the seat's payloads lie from now on. Owner or operator.
+    """
+    self._check_owner_or_operator(self._seat_key(run, role, seat), schedule._clock(self._schedule(run))[1])
+    log ITrainingRuns.UriChanged(run=run, role=role, seat=seat, uri=uri)
+
+
+@external
+def sync(run: uint256, role: uint256, seat: uint256):
+    """
+    @notice Reads the seat owner's standing bond in the vault; it counts from the next round on. Anyone may call.
+    """
+    next: uint256 = schedule._clock(self._schedule(run))[1]
+    key: uint256 = self._seat_key(run, role, seat)
+    owner: address = seats._owner(seats._current(key))
+    old: uint256 = seats._stake_at(key, next)
+    new: uint256 = self._standing(run, owner)
+    if new != old:
+        seats._set_stake(key, new, next)
+        log ITrainingRuns.StakeSynced(run=run, role=role, seat=seat, old=old, new=new, from_round=next)
+
+
+@external
+def ask_back(run: uint256, seat: uint256):
+    """
+    @notice Makes an inactive validator seat active again from the next round on. Owner or operator.
+    """
+    current: uint256 = 0
+    next: uint256 = 0
+    current, next = schedule._clock(self._schedule(run))
+    key: uint256 = self._seat_key(run, seats.VALIDATOR, seat)
+    self._check_owner_or_operator(key, next)
+    seats._ask_back(key, current, next)
+    log ITrainingRuns.AskedBack(run=run, seat=seat, from_round=next)
+
+
+@external
+def bar(run: uint256, seat: uint256, until_round: uint256):
+    """
+    @notice Bars the trainer that held `seat` in the round being settled from committing before `until_round`, in this
+            seat and any other. Settlement only.
+    """
+    assert msg.sender == SETTLEMENT, "runs: not the settlement"
+    current: uint256 = schedule._clock(self._schedule(run))[0]
+    assert current != 0, "runs: nothing to settle"
+    until: uint256 = min(until_round, ROUND_MASK)
+    if seats._bar(run, seat, current - 1, until):
+        log ITrainingRuns.Barred(run=run, seat=seat, until_round=until)
+
+
+# Rounds.
+
+
+@external
+def commit(run: uint256, seat: uint256, commitment: bytes32):
+    """
+    @notice Commits to an update of the round whose commit window is open, once. Operator only; reverts while the
+            seat is barred, and once its owner's exit has started.
+    """
+    open: bool = False
+    round: uint256 = 0
+    open, round = schedule._open_round(self._schedule(run))
+    assert open, "runs: not in commit window"
+    key: uint256 = seats._key(run, seats.TRAINER, seat)
+    tenure: uint256 = self._acting(key, round)
+    assert round >= seats._round(tenure, seats.BARRED), "runs: seat is barred"
+    assert self._standing(run, seats._owner(tenure)) != 0, "runs: no standing bond"
+    seats._commit(key, round, commitment)
+    log ITrainingRuns.Committed(run=run, round=round, seat=seat, commitment=commitment)
+
+
+@external
+def reveal(seat: uint256, manifest: ITrainingRuns.Manifest, salt: bytes32, attestation: Bytes[65]):
+    """
+    @notice Opens the seat's commitment of the round. Operator only.
+    @param attestation Reserved: must be empty.
+    """
+    run: uint256 = manifest.run
+    round: uint256 = convert(manifest.round, uint256)
+    assert schedule._in_reveal(self._schedule(run), round), "runs: not in reveal window"
+    assert len(attestation) == 0, "runs: attestation not available"
+    key: uint256 = seats._key(run, seats.TRAINER, seat)
+    assert manifest.trainer == seats._owner(self._acting(key, round)), "runs: not the trainer"
+    commitment: bytes32 = self._sealed(
+        run, round, manifest.trainer, keccak256(abi_encode(MANIFEST_TYPE, manifest)), salt
+    )
+    assert seats._commitment(key, round) == seats._slot(commitment, round), "runs: not what was committed"
+    at: uint256 = self._at(run, round)
+    revealed: uint256 = self.rounds[at].revealed
+    assert (revealed >> seat) & 1 == 0, "runs: already revealed"
+    self.rounds[at].revealed = revealed | (1 << seat)
+    log ITrainingRuns.Revealed(run=run, round=round, seat=seat, manifest=manifest, salt=salt)
+
+
+@external
+def seed(run: uint256, round: uint256):
+    """
+    @notice Draws the round's seed once all updates lie open. The first call stores its block b, a call in blocks b+3 to
+            b+258 stores the seed, a later one sets b anew. Anyone may call.
+    """
+    at: uint256 = self._at_score_commit(run, round)
+    assert self.rounds[at].seed == empty(bytes32), "runs: seed already drawn"
+    tally: uint256 = self.rounds[at].tally
+    asked: uint256 = tally >> ASKED
+    if asked == 0 or block.number > asked + SEED_DELAY + SEED_BLOCKS:
+        self.rounds[at].tally = (tally & (2**ASKED - 1)) | (block.number << ASKED)
+        log ITrainingRuns.SeedRequested(run=run, round=round, block_number=block.number)
+    else:
+        assert block.number > asked + SEED_DELAY, "runs: too early to draw the seed"
+        drawn: bytes32 = keccak256(abi_encode(blockhash(asked + SEED_DELAY), run, round))
+        self.rounds[at].seed = drawn
+        log ITrainingRuns.SeedStored(run=run, round=round, seed=drawn)
+
+
+@external
+def report_commit(run: uint256, round: uint256, seat: uint256, commitment: bytes32):
+    """
+    @notice Seals the seat's report on a round, once. Operator only; needs the round's seed and an active seat. The
+            round's first call fixes T and the stakes that vote.
+    """
+    at: uint256 = self._at_score_commit(run, round)
+    assert self.rounds[at].seed != empty(bytes32), "runs: no seed yet"
+    key: uint256 = seats._key(run, seats.VALIDATOR, seat)
+    self._acting(key, round)
+    tally: uint256 = self.rounds[at].tally
+    if tally & STAKE_MASK == 0:
+        tally = self._fix_stakes(run, round, tally)
+    assert (tally >> ACTIVE) & (1 << seat) & BITS_MASK != 0, "runs: inactive seat"
+    seats._commit(key, round, commitment)
+    log ITrainingRuns.ReportCommitted(run=run, round=round, seat=seat, commitment=commitment)
+
+
+@external
+def report_reveal(run: uint256, round: uint256, seat: uint256, report: DynArray[bytes32, 29], salt: bytes32):
+    """
+    @notice Opens the seat's sealed report. Operator only. Its hash is stored and its words are logged.
+    """
+    assert schedule._in_score_reveal(self._schedule(run), round), "runs: not in score-reveal window"
+    key: uint256 = seats._key(run, seats.VALIDATOR, seat)
+    owner: address = seats._owner(self._acting(key, round))
+    hash: bytes32 = keccak256(abi_encode(report))
+    commitment: bytes32 = self._sealed(run, round, owner, hash, salt)
+    assert seats._commitment(key, round) == seats._slot(commitment, round), "runs: not what was sealed"
+    at: uint256 = self._at(run, round)
+    tally: uint256 = self.rounds[at].tally
+    bit: uint256 = 1 << (REPORTED + seat)
+    assert tally & bit == 0, "runs: report already revealed"
+    self.rounds[at].tally = tally | bit
+    seats.seats[key].reports[round & 1] = hash
+    log ITrainingRuns.ReportRevealed(run=run, round=round, seat=seat, report=report, salt=salt)
+
+
+# Views.
+
+
+@external
+@view
+def run_params(run: uint256) -> ITrainingRuns.RunParams:
+    """
+    @return The run's parameters as created.
+    """
+    self._schedule(run)
+    return terms._unpack(self.runs[run])
+
+
+@external
+@view
+def run_rounds(run: uint256) -> uint256:
+    """
+    @return Rounds that will be played: `params.rounds`, or fewer after `end`.
+    """
+    return schedule._rounds(self._schedule(run))
+
+
+@external
+@view
+def seat_counts(run: uint256) -> (uint256, uint256):
+    """
+    @return Trainer and validator seats ever taken.
+    """
+    return self._taken(run, seats.TRAINER), self._taken(run, seats.VALIDATOR)
+
+
+@external
+@view
+def seat_at(run: uint256, role: uint256, seat: uint256, round: uint256) -> ITrainingRuns.Seat:
+    """
+    @notice A seat as it counts in `round`; exact from the last round on. `owner` is empty where nobody holds it.
+    """
+    return self._seat_view(self._seat_key(run, role, seat), round)
+
+
+@external
+@view
+def seats_at(
+    run: uint256, role: uint256, round: uint256, first: uint256, count: uint256
+) -> DynArray[ITrainingRuns.Seat, 64]:
+    """
+    @notice Up to 64 seats from `first` on, as they count in `round`.
+    """
+    found: DynArray[ITrainingRuns.Seat, 64] = []
+    for seat: uint256 in range(first, self._last(run, role, first, min(count, 64)), bound=64):
+        found.append(self._seat_view(self._seat_key(run, role, seat), round))
+    return found
+
+
+@external
+@view
+def owners_at(run: uint256, role: uint256, round: uint256, first: uint256, count: uint256) -> DynArray[address, 256]:
+    """
+    @notice Owners in `round` of up to `count` seats from `first` on; exact from the last round on.
+    """
+    found: DynArray[address, 256] = []
+    for seat: uint256 in range(first, self._last(run, role, first, count), bound=256):
+        found.append(seats._owner(seats._holder(self._seat_key(run, role, seat), round)[0]))
+    return found
+
+
+@external
+@view
+def seat_of(run: uint256, account: address) -> (uint256, uint256):
+    """
+    @return The account's role (0 = none) and seat.
+    """
+    member: uint256 = seats.members[run][account]
+    return (member >> 8) & 255, member & 255
+
+
+@external
+@view
+def commitment_of(run: uint256, role: uint256, seat: uint256, round: uint256) -> bytes32:
+    """
+    @return First 28 bytes of what the seat committed for `round`, the rest zero; kept until it commits for round + 2.
+    """
+    return convert(seats._commitment(self._seat_key(run, role, seat), round) & ~seats.STAMP_MASK, bytes32)
+
+
+@external
+@view
+def revealed(run: uint256, round: uint256) -> uint256:
+    """
+    @return Bit i: trainer seat i revealed its update.
+    """
+    return self.rounds[self._at(run, round)].revealed
+
+
+@external
+@view
+def report_hash(run: uint256, round: uint256, seat: uint256) -> bytes32:
+    """
+    @return Hash of the report revealed for `round`, kept until the scoring of round + 2 starts; else zero.
+    """
+    return self._report_hash(self._schedule(run), run, round, self.rounds[self._at(run, round)].tally, seat)
+
+
+@external
+@view
+def seed_of(run: uint256, round: uint256) -> (uint256, bytes32):
+    """
+    @return Block in which the seed was asked for (0 = not yet), and the seed (zero = not yet).
+    """
+    state: Round = self.rounds[self._at(run, round)]
+    return state.tally >> ASKED, state.seed
+
+
+@external
+@view
+def active_stake(run: uint256, round: uint256) -> uint256:
+    """
+    @return T in wei; 0 when no report was sealed.
+    """
+    return self.rounds[self._at(run, round)].tally & STAKE_MASK
+
+
+@external
+@view
+def round_facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
+    """
+    @notice All that settlement needs of a round. Stakes never change; report hashes are kept as by `report_hash`.
+    """
+    self._schedule(run)
+    own: terms.Terms = self.runs[run]
+    at: uint256 = self._at(run, round)
+    tally: uint256 = self.rounds[at].tally
+    facts: ITrainingRuns.RoundFacts = ITrainingRuns.RoundFacts(
+        params=terms._unpack(own),
+        rounds=schedule._rounds(own.schedule),
+        trainer_count=self._taken(run, seats.TRAINER),
+        revealed=self.rounds[at].revealed,
+        active_stake=tally & STAKE_MASK,
+        stakes=empty(uint256[16]),
+        report_hashes=empty(bytes32[16]),
+    )
+    if facts.active_stake != 0:
+        words: uint256[8] = self.stakes[self._at(run, (tally >> STAKES) & ROUND_MASK)]
+        for seat: uint256 in range(self._taken(run, seats.VALIDATOR), bound=16):
+            facts.stakes[seat] = (words[seat // 2] >> (128 * (seat % 2))) & STAKE_MASK
+            facts.report_hashes[seat] = self._report_hash(own.schedule, run, round, tally, seat)
+    return facts
+
+
+@external
+@view
+def unrevealed(run: uint256, role: uint256, round: uint256) -> (uint256, uint256):
+    """
+    @return Bitmaps of the seats that committed for `round` (kept until they commit for round + 2) and of those that
+            revealed.
+    """
+    committed: uint256 = 0
+    for seat: uint256 in range(self._taken(run, role), bound=256):
+        if seats._commitment(self._seat_key(run, role, seat), round) != 0:
+            committed |= 1 << seat
+    at: uint256 = self._at(run, round)
+    if role == seats.TRAINER:
+        return committed, self.rounds[at].revealed
+    return committed, (self.rounds[at].tally >> REPORTED) & BITS_MASK
+
+
+# Internals.
+
+
+@internal
+@view
+def _schedule(run: uint256) -> uint256:
+    word: uint256 = self.runs[run].schedule
+    assert word != 0, "runs: no such run"
+    return word
+
+
+@internal
+@pure
+def _at(run: uint256, round: uint256) -> uint256:
+    return (run << 32) | round
+
+
+@internal
+@pure
+def _seat_key(run: uint256, role: uint256, seat: uint256) -> uint256:
+    seats._check_role(role)
+    return seats._key(run, role, seat)
+
+
+@internal
+@view
+def _at_score_commit(run: uint256, round: uint256) -> uint256:
+    assert schedule._in_score_commit(self._schedule(run), round), "runs: not in score-commit window"
+    return self._at(run, round)
+
+
+@internal
+@view
+def _acting(key: uint256, round: uint256) -> uint256:
+    """
+    @return The seat's tenure in `round`, which the caller operates.
+    """
+    tenure: uint256 = 0
+    operator: address = empty(address)
+    tenure, operator = seats._holder(key, round)
+    assert msg.sender == operator, "runs: not the operator"
+    return tenure
+
+
+@internal
+@view
+def _standing(run: uint256, account: address) -> uint256:
+    return staticcall IStakeVault(VAULT).standing(SETTLEMENT, run, account)
+
+
+@internal
+@view
+def _min_bond(run: uint256, role: uint256) -> uint256:
+    return (self.runs[run].bonds >> (96 * (role - 1))) & terms.AMOUNT_MASK
+
+
+@internal
+@pure
+def _limit(word: uint256, role: uint256) -> uint256:
+    return (word >> schedule.TRAINERS) & 511 if role == seats.TRAINER else (word >> schedule.VALIDATORS) & 31
+
+
+@internal
+@view
+def _taken(run: uint256, role: uint256) -> uint256:
+    return (self.counts[run] >> (16 * (role - 1))) & BITS_MASK
+
+
+@internal
+@view
+def _last(run: uint256, role: uint256, first: uint256, count: uint256) -> uint256:
+    """
+    @return End of a page of seats; `first` where there is none.
+    """
+    taken: uint256 = self._taken(run, role)
+    if first >= taken:
+        return first
+    return first + min(count, taken - first)
+
+
+@internal
+@view
+def _sealed(run: uint256, round: uint256, account: address, hash: bytes32, salt: bytes32) -> bytes32:
+    """
+    @dev Binds chain, contract, run, round and sender, so a copied commitment opens to nothing.
+    """
+    return keccak256(abi_encode(chain.id, self, run, round, account, hash, salt))
+
+
+@internal
+@view
+def _check_owner_or_operator(key: uint256, round: uint256):
+    tenure: uint256 = 0
+    operator: address = empty(address)
+    tenure, operator = seats._holder(key, round)
+    assert msg.sender == operator or msg.sender == seats._owner(tenure), "runs: not owner or operator"
+
+
+@internal
+@view
+def _check_takeover(run: uint256, role: uint256, seat: uint256, stake: uint256, current: uint256) -> address:
+    """
+    @dev The tenure must have begun at least one full round ago, so that one previous tenure is enough to settle.
+    @return Who loses the seat.
+    """
+    key: uint256 = seats._key(run, role, seat)
+    tenure: uint256 = seats._current(key)
+    assert seats._round(tenure, seats.SINCE) < current, "runs: seat taken too recently"
+    if not seats._silent(key, current):
+        assert role == seats.TRAINER, "runs: validator is not silent"
+        bond: uint256 = seats.seats[key].stakes & seats.AMOUNT_MASK
+        assert stake * 4 >= bond * 5, "runs: bond does not outbid"
+        seats._check_smallest(run, seat, self._taken(run, role), current)
+    return seats._owner(tenure)
+
+
+@internal
+def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
+    """
+    @dev T and the stakes of the validators active in `round`: those that joined, asked back or revealed a report in
+         round - 2 or later. The stakes are stored anew only where they differ from the last stored.
+    @return The round's tally.
+    """
+    counts: uint256 = self.counts[run]
+    recent: uint256 = 0
+    for back: uint256 in range(1, 3):
+        if round >= back:
+            recent |= self.rounds[self._at(run, round - back)].tally >> REPORTED
+    active: uint256 = 0
+    total: uint256 = 0
+    words: uint256[8] = empty(uint256[8])
+    for seat: uint256 in range((counts >> 16) & BITS_MASK, bound=16):
+        key: uint256 = seats._key(run, seats.VALIDATOR, seat)
+        stake: uint256 = seats._stake_at(key, round)
+        if stake != 0 and ((recent >> seat) & 1 == 1 or seats._fresh(key, round)):
+            active |= 1 << seat
+            total += stake
+            words[seat // 2] |= stake << (128 * (seat % 2))
+    stored: uint256 = counts >> 32
+    last: uint256[8] = self.stakes[self._at(run, stored)]
+    if keccak256(abi_encode(words)) != keccak256(abi_encode(last)):
+        stored = round
+        self.stakes[self._at(run, round)] = words
+        self.counts[run] = (counts & (2**32 - 1)) | (round << 32)
+    fixed: uint256 = tally | total | (active << ACTIVE) | (stored << STAKES)
+    self.rounds[self._at(run, round)].tally = fixed
+    return fixed
+
+
+@internal
+@view
+def _report_hash(word: uint256, run: uint256, round: uint256, tally: uint256, seat: uint256) -> bytes32:
+    """
+    @dev The hash lies in a slot by round parity, so it is this round's until round + 2 is scored.
+    """
+    if seat >= 16 or (tally >> (REPORTED + seat)) & 1 == 0:
+        return empty(bytes32)
+    if block.timestamp >= schedule._scoring(word, round + 2):
+        return empty(bytes32)
+    return seats.seats[seats._key(run, seats.VALIDATOR, seat)].reports[round & 1]
+
+
+@internal
+@view
+def _seat_view(key: uint256, round: uint256) -> ITrainingRuns.Seat:
+    tenure: uint256 = 0
+    operator: address = empty(address)
+    tenure, operator = seats._holder(key, round)
+    return ITrainingRuns.Seat(
+        owner=seats._owner(tenure),
+        operator=operator,
+        from_round=seats._round(tenure, seats.SINCE),
+        stake=seats._stake_at(key, round),
+        barred_until=seats._round(tenure, seats.BARRED),
+        active_from=max(seats._round(tenure, seats.SINCE), seats._round(tenure, seats.ASKED)),
+    )

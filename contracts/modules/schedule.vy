@@ -1,0 +1,126 @@
+# pragma version 0.4.3
+# pragma evm-version cancun
+# pragma nonreentrancy on
+"""
+@title Schedule
+@license MIT
+@notice A run's windows as functions of block time. Protocol section 4.
+@dev The whole schedule is one word, so that the hot path reads one slot: start (40 bits), commit, reveal,
+     score-commit, score-reveal, settle, contest (24 each), rounds (16), overlap (1), trainer limit (9), validator
+     limit (5), open trainers (1), period (26). All windows are half-open.
+"""
+
+COMMIT: constant(uint256) = 40
+REVEAL: constant(uint256) = 64
+SCORE_COMMIT: constant(uint256) = 88
+SCORE_REVEAL: constant(uint256) = 112
+SETTLE: constant(uint256) = 136
+CONTEST: constant(uint256) = 160
+ROUNDS: constant(uint256) = 184
+OVERLAP: constant(uint256) = 200
+TRAINERS: constant(uint256) = 201
+VALIDATORS: constant(uint256) = 210
+OPEN: constant(uint256) = 215
+PERIOD: constant(uint256) = 216
+
+START_MASK: constant(uint256) = 2**40 - 1
+SECONDS_MASK: constant(uint256) = 2**24 - 1
+ROUNDS_MASK: constant(uint256) = 2**16 - 1
+
+
+@internal
+@pure
+def _seconds(word: uint256, at: uint256) -> uint256:
+    return (word >> at) & SECONDS_MASK
+
+
+@internal
+@pure
+def _rounds(word: uint256) -> uint256:
+    """
+    @return Rounds that will be played; also the index of the report-only round.
+    """
+    return (word >> ROUNDS) & ROUNDS_MASK
+
+
+@internal
+@pure
+def _with_rounds(word: uint256, rounds: uint256) -> uint256:
+    return (word & ~(ROUNDS_MASK << ROUNDS)) | (rounds << ROUNDS)
+
+
+@internal
+@view
+def _open_round(word: uint256) -> (bool, uint256):
+    """
+    @return Whether a round's commit window is open now, and which round's.
+    """
+    start: uint256 = word & START_MASK
+    if block.timestamp < start:
+        return False, 0
+    elapsed: uint256 = unsafe_sub(block.timestamp, start)
+    period: uint256 = word >> PERIOD
+    round: uint256 = elapsed // period
+    # Safe: round * period <= elapsed.
+    within: uint256 = unsafe_sub(elapsed, unsafe_mul(round, period))
+    return within < self._seconds(word, COMMIT) and round < self._rounds(word), round
+
+
+@internal
+@view
+def _clock(word: uint256) -> (uint256, uint256):
+    """
+    @return The current round and the first one that a change made now applies to: (q, q + 1), or (0, 0) before the
+            start. q stands still two rounds after the last one, the report-only round included.
+    """
+    start: uint256 = word & START_MASK
+    if block.timestamp < start:
+        return 0, 0
+    round: uint256 = min((block.timestamp - start) // (word >> PERIOD), self._rounds(word) + 2)
+    return round, round + 1
+
+
+@internal
+@pure
+def _scoring(word: uint256, round: uint256) -> uint256:
+    """
+    @return When S of `round` starts, unix seconds. `round` must be bounded by the caller.
+    """
+    return (
+        (word & START_MASK) + round * (word >> PERIOD) + self._seconds(word, COMMIT) + self._seconds(word, REVEAL)
+    )
+
+
+@internal
+@view
+def _in_reveal(word: uint256, round: uint256) -> bool:
+    if round >= self._rounds(word):
+        return False
+    length: uint256 = self._seconds(word, REVEAL)
+    return self._within(self._scoring(word, round) - length, length)
+
+
+@internal
+@view
+def _in_score_commit(word: uint256, round: uint256) -> bool:
+    """
+    @dev The report-only round has this window and the next one too.
+    """
+    if round > self._rounds(word):
+        return False
+    return self._within(self._scoring(word, round), self._seconds(word, SCORE_COMMIT))
+
+
+@internal
+@view
+def _in_score_reveal(word: uint256, round: uint256) -> bool:
+    if round > self._rounds(word):
+        return False
+    opens: uint256 = self._scoring(word, round) + self._seconds(word, SCORE_COMMIT)
+    return self._within(opens, self._seconds(word, SCORE_REVEAL))
+
+
+@internal
+@view
+def _within(opens: uint256, length: uint256) -> bool:
+    return block.timestamp >= opens and block.timestamp < opens + length

@@ -1,0 +1,267 @@
+# pragma version 0.4.3
+# pragma evm-version cancun
+# pragma nonreentrancy on
+"""
+@title Seats
+@license MIT
+@notice Who holds a seat in which round, with which key and stake. Protocol section 3.
+@dev Changes count from the next round, while the last two rounds may still be settled: tenures, keys and stakes are
+     exact for rounds q-1, q and q+1. A tenure is one word: owner (160 bits), from round, barred until, asked back from
+     (24 each), delegated (1). Where the owner is its own operator, that word is all that a commit reads of the seat.
+"""
+
+struct Seat:
+    tenure: uint256
+    commitments: uint256[2]        # by round parity: first 28 bytes of the commitment, round as uint32
+    stakes: uint256                # newest (96 bits), the one before (96), from which round each (24, 24)
+    reports: bytes32[2]            # validators: hash of the revealed report, by round parity
+    stake_before: uint256          # what counted before the two in `stakes`
+    operator: uint256              # newest operator (160 bits), from round (24)
+    operator_before: address
+    previous: uint256              # the previous tenure
+    previous_operator: address
+
+TRAINER: constant(uint256) = 1
+VALIDATOR: constant(uint256) = 2
+MAX_SEATS: constant(uint256) = 256
+SILENT_ROUNDS: constant(uint256) = 8
+FRESH_ROUNDS: constant(uint256) = 2
+
+SINCE: constant(uint256) = 160
+BARRED: constant(uint256) = 184
+ASKED: constant(uint256) = 208
+DELEGATED: constant(uint256) = 1 << 232
+ADDRESS_MASK: constant(uint256) = 2**160 - 1
+ROUND_MASK: constant(uint256) = 2**24 - 1
+AMOUNT_MASK: constant(uint256) = 2**96 - 1
+STAMP_MASK: constant(uint256) = 2**32 - 1
+MEMBER_MASK: constant(uint256) = 2**16 - 1
+
+seats: HashMap[uint256, Seat]                              # by `_key`
+members: HashMap[uint256, HashMap[address, uint256]]       # run -> account -> seat (8 bits), role (8), barred until << 16
+
+
+@internal
+@pure
+def _key(run: uint256, role: uint256, seat: uint256) -> uint256:
+    assert seat < MAX_SEATS, "runs: no such seat"
+    return (run << 32) | (role << 16) | seat
+
+
+@internal
+@pure
+def _check_role(role: uint256):
+    assert role == TRAINER or role == VALIDATOR, "runs: unknown role"
+
+
+@internal
+@pure
+def _owner(tenure: uint256) -> address:
+    return convert(tenure & ADDRESS_MASK, address)
+
+
+@internal
+@pure
+def _round(tenure: uint256, field: uint256) -> uint256:
+    return (tenure >> field) & ROUND_MASK
+
+
+@internal
+@view
+def _current(key: uint256) -> uint256:
+    """
+    @return The seat's newest tenure, which may begin with the next round.
+    """
+    tenure: uint256 = self.seats[key].tenure
+    assert tenure != 0, "runs: empty seat"
+    return tenure
+
+
+@internal
+@view
+def _holder(key: uint256, round: uint256) -> (uint256, address):
+    """
+    @return Tenure (zero where nobody holds the seat) and operator in `round`.
+    """
+    tenure: uint256 = self.seats[key].tenure
+    if self._round(tenure, SINCE) > round:
+        tenure = self.seats[key].previous
+        if self._round(tenure, SINCE) > round:
+            return 0, empty(address)
+        return tenure, self.seats[key].previous_operator
+    if tenure & DELEGATED == 0:
+        return tenure, self._owner(tenure)
+    named: uint256 = self.seats[key].operator
+    if self._round(named, SINCE) > round:
+        return tenure, self.seats[key].operator_before
+    return tenure, self._owner(named)
+
+
+@internal
+@view
+def _stake_at(key: uint256, round: uint256) -> uint256:
+    """
+    @return Stake that counts in `round`, wei.
+    """
+    word: uint256 = self.seats[key].stakes
+    if round >= (word >> 192) & ROUND_MASK:
+        return word & AMOUNT_MASK
+    if round >= word >> 216:
+        return (word >> 96) & AMOUNT_MASK
+    return self.seats[key].stake_before
+
+
+@internal
+def _set_stake(key: uint256, stake: uint256, round: uint256):
+    """
+    @dev `round` never falls from call to call: it is the next round.
+    """
+    word: uint256 = self.seats[key].stakes
+    since: uint256 = (word >> 192) & ROUND_MASK
+    if since == round:
+        self.seats[key].stakes = (word & ~AMOUNT_MASK) | stake
+    else:
+        self.seats[key].stakes = stake | ((word & AMOUNT_MASK) << 96) | (round << 192) | (since << 216)
+        self.seats[key].stake_before = (word >> 96) & AMOUNT_MASK
+
+
+@internal
+def _set_operator(key: uint256, operator: address, round: uint256):
+    tenure: uint256 = self.seats[key].tenure
+    named: uint256 = self.seats[key].operator
+    if tenure & DELEGATED == 0:
+        self.seats[key].operator_before = self._owner(tenure)
+        self.seats[key].tenure = tenure | DELEGATED
+    elif self._round(named, SINCE) != round:
+        self.seats[key].operator_before = self._owner(named)
+    self._name(key, operator, round)
+
+
+@internal
+def _name(key: uint256, operator: address, round: uint256):
+    assert operator != empty(address), "runs: no operator"
+    self.seats[key].operator = convert(operator, uint256) | (round << SINCE)
+
+
+@internal
+def _seat(run: uint256, role: uint256, seat: uint256, owner: address, operator: address, stake: uint256, round: uint256):
+    """
+    @dev Starts a tenure. The tenure before it stays readable; an account that was barred elsewhere stays barred.
+    """
+    key: uint256 = self._key(run, role, seat)
+    old: uint256 = self.seats[key].tenure
+    if old != 0:
+        self.seats[key].previous_operator = self._holder(key, round - 1)[1]
+        self.seats[key].previous = old
+        self.members[run][self._owner(old)] &= ~MEMBER_MASK
+    barred: uint256 = self.members[run][owner] >> 16
+    self.members[run][owner] = seat | (role << 8) | (barred << 16)
+    tenure: uint256 = convert(owner, uint256) | (round << SINCE) | (barred << BARRED)
+    if operator != owner:
+        tenure |= DELEGATED
+        self._name(key, operator, round)
+    self.seats[key].tenure = tenure
+    self._set_stake(key, stake, round)
+
+
+@internal
+def _bar(run: uint256, seat: uint256, round: uint256, until: uint256) -> bool:
+    """
+    @dev Bars the trainer that held `seat` in `round`, in the seat it holds by now and in any it takes later.
+    @return Whether somebody held it.
+    """
+    key: uint256 = self._key(run, TRAINER, seat)
+    account: address = self._owner(self._holder(key, round)[0])
+    if account == empty(address):
+        return False
+    if self._owner(self.seats[key].previous) == account:
+        self.seats[key].previous = self._barred(self.seats[key].previous, until)
+    member: uint256 = self.members[run][account]
+    self.members[run][account] = (member & MEMBER_MASK) | (max(member >> 16, until) << 16)
+    if member & MEMBER_MASK != 0:
+        home: uint256 = self._key(run, (member >> 8) & 255, member & 255)
+        self.seats[home].tenure = self._barred(self.seats[home].tenure, until)
+    return True
+
+
+@internal
+@pure
+def _barred(tenure: uint256, until: uint256) -> uint256:
+    return (tenure & ~(ROUND_MASK << BARRED)) | (max(self._round(tenure, BARRED), until) << BARRED)
+
+
+@internal
+def _ask_back(key: uint256, current: uint256, next: uint256):
+    """
+    @dev Only a seat whose last joining or asking has run out, or it would lose the rounds still open.
+    """
+    tenure: uint256 = self.seats[key].tenure
+    newest: uint256 = max(self._round(tenure, SINCE), self._round(tenure, ASKED))
+    assert newest + FRESH_ROUNDS + 1 < current, "runs: seat is still active"
+    self.seats[key].tenure = (tenure & ~(ROUND_MASK << ASKED)) | (next << ASKED)
+
+
+@internal
+@view
+def _fresh(key: uint256, round: uint256) -> bool:
+    """
+    @return Whether the validator joined or asked back at most two rounds before `round`.
+    """
+    tenure: uint256 = self.seats[key].tenure
+    joined: uint256 = self._round(tenure, SINCE)
+    asked: uint256 = self._round(tenure, ASKED)
+    return (joined <= round and joined + FRESH_ROUNDS >= round) or (
+        asked != 0 and asked <= round and asked + FRESH_ROUNDS >= round
+    )
+
+
+@internal
+@view
+def _silent(key: uint256, round: uint256) -> bool:
+    """
+    @return Whether the seat's tenure is older than eight rounds and committed nothing in the last eight before `round`.
+    """
+    tenure: uint256 = self.seats[key].tenure
+    newest: uint256 = max(self._round(tenure, SINCE), self._round(tenure, ASKED))
+    if newest + SILENT_ROUNDS > round:
+        return False
+    for slot: uint256 in self.seats[key].commitments:
+        if slot != 0 and (slot & STAMP_MASK) + SILENT_ROUNDS >= round:
+            return False
+    return True
+
+
+@internal
+@view
+def _commitment(key: uint256, round: uint256) -> uint256:
+    """
+    @return The stored slot of `round`; zero when nothing was committed for it.
+    """
+    slot: uint256 = self.seats[key].commitments[round & 1]
+    return slot if slot & STAMP_MASK == round else 0
+
+
+@internal
+def _commit(key: uint256, round: uint256, commitment: bytes32):
+    slot: uint256 = self.seats[key].commitments[round & 1]
+    assert slot == 0 or slot & STAMP_MASK != round, "runs: already committed"
+    self.seats[key].commitments[round & 1] = self._slot(commitment, round)
+
+
+@internal
+@pure
+def _slot(commitment: bytes32, round: uint256) -> uint256:
+    return (convert(commitment, uint256) & ~STAMP_MASK) | round
+
+
+@internal
+@view
+def _check_smallest(run: uint256, seat: uint256, seats: uint256, round: uint256):
+    """
+    @dev Of the trainer seats whose tenure began before `round`, none may have a smaller bond.
+    """
+    stake: uint256 = self.seats[self._key(run, TRAINER, seat)].stakes & AMOUNT_MASK
+    for i: uint256 in range(seats, bound=MAX_SEATS):
+        key: uint256 = self._key(run, TRAINER, i)
+        if self.seats[key].stakes & AMOUNT_MASK < stake:
+            assert self._round(self.seats[key].tenure, SINCE) >= round, "runs: not the smallest bond"
