@@ -2,8 +2,9 @@
 
 from dataclasses import astuple, dataclass
 
-from earnest.protocol.hashing import keccak_abi
 from eth_hash.auto import keccak
+
+from earnest.protocol.hashing import keccak_abi
 
 FIELD_TYPES = {
     "run": "uint256",

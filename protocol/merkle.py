@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from struct import pack
 
-from earnest.protocol.hashing import keccak_abi
 from eth_hash.auto import keccak
+
+from earnest.protocol.hashing import keccak_abi
 
 CHUNK = 1 << 20
 """Bytes in a content tree's leaf; the last leaf may be shorter."""

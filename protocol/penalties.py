@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from earnest.protocol.constants import BPS
 from earnest.protocol.verdicts import Verdict
 
-PENAL = frozenset({Verdict.MALFORMED, Verdict.HARMFUL, Verdict.COPIED, Verdict.UNFAITHFUL})
-"""Verdicts that lock a share of the bond."""
-
 BARRING = frozenset({Verdict.HARMFUL, Verdict.COPIED, Verdict.UNFAITHFUL})
 """Verdicts whose lock keeps the seat out until its ceiling window ends."""
 
@@ -125,7 +122,7 @@ def lock_amounts(
     amounts: dict[int, int] = {}
     for seat in seats:
         verdict = verdicts[seat]
-        if verdict not in PENAL or (broken and verdict == Verdict.HARMFUL):
+        if terms.bps(verdict) == 0 or (broken and verdict == Verdict.HARMFUL):
             continue
         amount = bonds[seat].share(terms.bps(verdict))
         if verdict != Verdict.UNFAITHFUL:

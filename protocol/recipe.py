@@ -10,9 +10,10 @@ from math import isfinite
 from types import UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from eth_hash.auto import keccak
+
 from earnest.protocol.assignment import SamplePool
 from earnest.protocol.evidence import EvidenceTerms
-from eth_hash.auto import keccak
 
 MAX_FILE_BYTES = 1 << 16
 MAX_BRACKETS = 256

@@ -85,14 +85,15 @@ def words_hash(words: Sequence[bytes]) -> bytes:
     return keccak_abi(["bytes32[]"], [list(words)])
 
 
-def read_report(words: Sequence[bytes], seats: int) -> Report:
-    """The report as the contract reads it: total on at least three words, whatever a validator put into them.
+def read_report(words: Sequence[bytes], seats: int) -> Report | None:
+    """The report as the contract reads it, whatever a validator put into its words.
 
+    Fewer than three words name no pair of roots and judge nobody: None, as if nothing had been revealed.
     Settlement goes by this, so that no odd encoding lets a node and the contract disagree. Pass the revealed
     words, not those of the result, to the contract: the hash is over what was revealed.
     """
     if len(words) < HEAD_WORDS:
-        raise ReportError(f"a report has at least {HEAD_WORDS} words, not {len(words)}")
+        return None
     return Report(words[0], words[1], words[2], tuple(_read_vote(words, i) for i in range(seats)))
 
 
@@ -111,6 +112,8 @@ def decode_report(words: Sequence[bytes], seats: int) -> Report:
     `ACCEPTED`, nothing said of a seat beyond `seats`.
     """
     report = read_report(words, seats)
+    if report is None:
+        raise ReportError(f"a report has at least {HEAD_WORDS} words, not {len(words)}")
     for vote in report.votes:
         if vote.verdict not in Verdict.__members__.values():
             raise ReportError(f"unknown verdict {vote.verdict}")

@@ -15,6 +15,7 @@ from earnest.protocol.constants import (
     MAX_ROUNDS,
     MAX_TRAINERS,
     MAX_VALIDATORS,
+    START_LIMIT,
 )
 from earnest.protocol.penalties import PenaltyTerms
 from earnest.protocol.schedule import Schedule
@@ -106,6 +107,7 @@ class RunParams:
         schedule = self.schedule()
         yield not 1 <= self.rounds <= MAX_ROUNDS, "runs: rounds out of range"
         yield from ((True, reason) for reason in schedule.problems())
+        yield self.start >= START_LIMIT, "runs: start too late"
         yield now is not None and self.start < now + schedule.period, "runs: start too early"
         yield self.exit_delay < schedule.least_exit_delay + EXIT_MARGIN_S, "runs: exit delay too short"
         yield self.exit_delay > MAX_EXIT_DELAY_S, "runs: exit delay too long"
@@ -115,6 +117,7 @@ class RunParams:
         yield self._amounts_too_large(), "runs: amount too large"
         yield max(self._all_bps()) > MAX_PENALTY_BPS, "runs: penalty too high"
         yield self.ceiling_rounds == 0, "runs: zero ceiling window"
+        yield self.ceiling_rounds > MAX_ROUNDS, "runs: ceiling window too long"
         yield self.verification != 0, "runs: level not available"
         yield self.attestation_policy != ZERO_HASH, "runs: policy not available"
         yield self.admission_root == ZERO_HASH, "runs: empty admission root"
@@ -122,8 +125,9 @@ class RunParams:
         yield self.initial_state == ZERO_HASH, "runs: empty initial state"
 
     def _amounts_too_large(self) -> bool:
-        amounts = (self.trainer_min_bond, self.validator_min_bond, self.ceiling, self.budget)
-        return max(amounts) >= AMOUNT_LIMIT
+        pools = self.trainer_pool, self.validator_pool
+        bonds = self.trainer_min_bond, self.validator_min_bond
+        return max(*pools, *bonds, self.ceiling, self.budget) >= AMOUNT_LIMIT
 
     def _all_bps(self) -> tuple[int, ...]:
         return (

@@ -10,6 +10,8 @@ All times are unix seconds, all windows half-open.
 
 from dataclasses import dataclass
 
+from earnest.protocol.constants import MAX_EXIT_DELAY_S
+
 
 @dataclass(frozen=True)
 class Window:
@@ -107,12 +109,18 @@ class Schedule:
         return source if source >= 0 else None
 
     def problems(self) -> list[str]:
-        """Why `create_run` refuses this schedule, in the contract's words; empty when it does not."""
+        """Why `create_run` refuses these windows, in the contract's words and order; empty if it does not."""
+        windows = (self.commit_s, self.reveal_s, self.score_commit_s, self.score_reveal_s, self.settle_s)
         reasons: list[str] = []
-        if not all((self.commit_s, self.reveal_s, self.score_commit_s, self.score_reveal_s, self.settle_s)):
-            reasons.append("runs: empty window")
+        for window in windows:
+            if window == 0:
+                reasons.append("runs: empty window")
+            if window > MAX_EXIT_DELAY_S:
+                reasons.append("runs: window too long")
+        if self.contest_s > MAX_EXIT_DELAY_S:
+            reasons.append("runs: window too long")
         if self.overlap and self.scored_s - self.commit_s + self.settle_s > self.commit_s:
             reasons.append("runs: windows exceed commit")
         if not self.overlap and self.settle_s > self.scored_s:
             reasons.append("runs: settle window too long")
-        return reasons
+        return list(dict.fromkeys(reasons))

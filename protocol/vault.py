@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from earnest.protocol.constants import AMOUNT_LIMIT, MAX_EXIT_DELAY_S, ZERO_ADDRESS
 
 
-class Refused(Exception):  # noqa: N818 - a refusal is an answer of the model, not a defect
+class Refused(Exception):
     """A call that the contract reverts; the reason is the contract's."""
 
     def __init__(self, reason: str) -> None:

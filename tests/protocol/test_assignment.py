@@ -1,8 +1,9 @@
 import pytest
-from earnest.protocol.assignment import SamplePool
-from earnest.protocol.seed import shuffled
 from hypothesis import given
 from hypothesis import strategies as st
+
+from earnest.protocol.assignment import SamplePool
+from earnest.protocol.seed import shuffled
 
 
 def seed(n: int) -> bytes:

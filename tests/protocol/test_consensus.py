@@ -1,6 +1,9 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from earnest.protocol.consensus import (
     Ballot,
     agrees,
@@ -12,8 +15,6 @@ from earnest.protocol.consensus import (
 )
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict
-from hypothesis import given
-from hypothesis import strategies as st
 
 BASE, NEWEST, OTHER = b"\1" * 32, b"\2" * 32, b"\3" * 32
 P, Q = 10**18, 3 * 10**17

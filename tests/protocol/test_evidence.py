@@ -3,9 +3,10 @@ from math import inf, log, nan
 from random import Random
 
 import pytest
-from earnest.protocol.evidence import ONS_STEP, EProcess, EvidenceTerms, HarmTest, threshold
 from hypothesis import given
 from hypothesis import strategies as st
+
+from earnest.protocol.evidence import ONS_STEP, EProcess, EvidenceTerms, HarmTest, threshold
 
 TERMS = EvidenceTerms()
 UNCAPPED = EvidenceTerms(round_cap=inf)

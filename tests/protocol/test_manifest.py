@@ -1,11 +1,12 @@
 from dataclasses import fields, replace
 
 import pytest
-from earnest.protocol.manifest import FIELD_TYPES, TYPE, Manifest, commitment, slot
 from eth_account.messages import encode_typed_data
 from eth_hash.auto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
+
+from earnest.protocol.manifest import FIELD_TYPES, TYPE, Manifest, commitment, slot
 
 addresses = st.binary(min_size=20, max_size=20).map(lambda raw: "0x" + raw.hex())
 words = st.binary(min_size=32, max_size=32)

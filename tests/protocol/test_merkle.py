@@ -3,6 +3,9 @@ from hashlib import sha256
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from earnest.protocol.merkle import (
     CHUNK,
     admission_leaf,
@@ -20,8 +23,6 @@ from earnest.protocol.merkle import (
     verify_inclusion,
 )
 from earnest.protocol.verdicts import Role
-from hypothesis import given
-from hypothesis import strategies as st
 
 # The test vectors of the certificate-transparency reference implementation.
 RFC_LEAVES = [

@@ -1,6 +1,9 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from earnest.protocol.penalties import (
     BARRING,
     Bond,
@@ -13,8 +16,6 @@ from earnest.protocol.penalties import (
     stands,
 )
 from earnest.protocol.verdicts import Verdict
-from hypothesis import given
-from hypothesis import strategies as st
 
 TERMS = PenaltyTerms(100, 100, 1000, 500, 5000, 100, ceiling=10**30, ceiling_rounds=10)
 BONDS = {seat: Bond(10_000) for seat in range(8)}
@@ -31,6 +32,10 @@ def lock(verdicts, terms=TERMS, revealed=8, bonds=BONDS, used=0):
 def test_each_verdict_has_its_price():
     assert lock(list(range(8))).amounts == {3: 100, 4: 1000, 5: 500, 6: 5000}
     assert [TERMS.bps(v) for v in (None, 0, 1, 2, 7, 255)] == [0] * 6
+
+
+def test_a_verdict_that_costs_nothing_locks_nothing():
+    assert lock([3, 4], replace(TERMS, malformed_bps=0)).amounts == {1: 1000}
 
 
 def test_harmful_copied_and_unfaithful_sit_out():

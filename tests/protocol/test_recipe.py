@@ -2,11 +2,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from earnest.protocol.evidence import EvidenceTerms
-from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, RecipeError, Scoring
 from eth_hash.auto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
+
+from earnest.protocol.evidence import EvidenceTerms
+from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, RecipeError, Scoring
 
 RECIPE = Recipe(
     task="earnest.client.tasks.shakespeare:Shakespeare",

@@ -1,4 +1,9 @@
 import pytest
+from eth_abi.abi import encode
+from eth_hash.auto import keccak
+from hypothesis import given
+from hypothesis import strategies as st
+
 from earnest.protocol.report import (
     ABSENT,
     MAX_WORDS,
@@ -11,10 +16,6 @@ from earnest.protocol.report import (
     words_hash,
 )
 from earnest.protocol.verdicts import Verdict
-from eth_abi.abi import encode
-from eth_hash.auto import keccak
-from hypothesis import given
-from hypothesis import strategies as st
 
 roots = st.binary(min_size=32, max_size=32)
 faults = st.sampled_from([v for v in Verdict if v != Verdict.ACCEPTED])
@@ -75,11 +76,17 @@ def test_only_the_canonical_encoding_decodes(words, reason):
 @given(st.lists(roots, min_size=3, max_size=29), st.integers(0, 256))
 def test_any_revealed_words_can_be_read_as_the_contract_does(words, seats):
     report = read_report(words, seats)
+    assert report
     assert len(report.votes) == seats
     for seat, vote in enumerate(report.votes):
         entry = words[3 + seat // 10] if 3 + seat // 10 < len(words) else b"\0\0" + b"\0\0\1" * 10
         at = 2 + 3 * (seat % 10)
         assert (vote.weight, vote.verdict) == (int.from_bytes(entry[at : at + 2], "big"), entry[at + 2])
+
+
+@pytest.mark.parametrize("words", [[], HEAD[:1], HEAD[:2]])
+def test_a_report_without_roots_counts_as_none(words):
+    assert read_report(words, 5) is None
 
 
 @given(st.integers(0, 65_535), st.integers(0, 255))

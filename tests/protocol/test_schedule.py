@@ -1,9 +1,10 @@
 import itertools
 
 import pytest
-from earnest.protocol.schedule import Schedule, Window
 from hypothesis import given
 from hypothesis import strategies as st
+
+from earnest.protocol.schedule import Schedule, Window
 
 SERIAL = Schedule(1_000, 6, 60, 30, 40, 20, 100, 50, overlap=False)
 OVERLAPPED = Schedule(1_000, 6, 200, 30, 40, 20, 100, 50, overlap=True)

@@ -2,11 +2,12 @@ from collections import Counter
 from hashlib import sha256
 from itertools import islice
 
-from earnest.protocol.seed import WORD_RANGE, _below, fallback_seed, round_seed, shuffled, words
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
+
+from earnest.protocol.seed import WORD_RANGE, _below, fallback_seed, round_seed, shuffled, words
 
 seeds = st.binary(min_size=32, max_size=32)
 

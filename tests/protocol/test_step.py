@@ -1,7 +1,8 @@
 import pytest
-from earnest.protocol.step import clip_factor, clip_norm, shares
 from hypothesis import given
 from hypothesis import strategies as st
+
+from earnest.protocol.step import clip_factor, clip_norm, shares
 
 updates = st.lists(st.tuples(st.floats(0.001, 1e6), st.integers(0, 65_535)), max_size=40)
 

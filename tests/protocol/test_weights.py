@@ -1,9 +1,10 @@
 from math import floor, inf, nan
 
 import pytest
-from earnest.protocol.weights import Score, lower_median, seat_weights
 from hypothesis import given
 from hypothesis import strategies as st
+
+from earnest.protocol.weights import Score, lower_median, seat_weights
 
 finite = st.floats(-1, 1)
 scores = st.builds(Score, finite, st.floats(0, 0.5), st.one_of(finite, st.none()))

@@ -1,0 +1,316 @@
+"""Seats: the reference of who holds a seat in which round, with which key and stake. Protocol section 3.
+
+The contract keeps tenures, keys and stakes for rounds q-1, q and q+1; the model keeps all rounds, so that it
+can be asked about any. Whoever calls comes first, block time last; refusals are in the contract's words.
+Admission proofs and the vault's standing bonds are passed in.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from earnest.protocol.constants import (
+    ACTIVE_ROUNDS,
+    MAX_VALIDATORS,
+    NO_SEAT,
+    SILENT_ROUNDS,
+    TAKEOVER_DENOMINATOR,
+    TAKEOVER_NUMERATOR,
+    ZERO_ADDRESS,
+)
+from earnest.protocol.run import RunParams
+from earnest.protocol.vault import require
+from earnest.protocol.verdicts import Role
+
+T = TypeVar("T")
+
+
+@dataclass
+class Steps(Generic[T]):
+    """A value that changes from a round on: `at(r)` is what the last `set` at or before r said."""
+
+    first: T
+    rounds: list[int] = field(default_factory=list[int])
+    values: list[T] = field(default_factory=list)
+
+    def set(self, round: int, value: T) -> None:
+        """Rounds must not fall; setting a round again replaces its value."""
+        if self.rounds and self.rounds[-1] == round:
+            self.values[-1] = value
+        else:
+            self.rounds.append(round)
+            self.values.append(value)
+
+    def at(self, round: int) -> T:
+        i = bisect_right(self.rounds, round)
+        return self.values[i - 1] if i else self.first
+
+
+@dataclass
+class Tenure:
+    """One account's time in a seat, from `from_round` until the next tenure."""
+
+    owner: str
+    from_round: int
+    operators: Steps[str]
+    barred_until: int = 0
+    """Commits are refused in rounds below this."""
+
+    asked_from: int = 0
+    """Validators: the round from which it last asked back; 0: never."""
+
+    @property
+    def active_from(self) -> int:
+        return max(self.from_round, self.asked_from)
+
+
+@dataclass
+class SeatRecord:
+    """Everything that ever happened to one seat."""
+
+    tenures: list[Tenure] = field(default_factory=list[Tenure])
+    stakes: Steps[int] = field(default_factory=lambda: Steps(0))
+    commitments: set[int] = field(default_factory=set[int])
+    """Rounds for which the seat committed (an update, or a report)."""
+
+    reports: set[int] = field(default_factory=set[int])
+    """Validators: rounds for which it revealed a report."""
+
+    def tenure(self, round: int) -> Tenure | None:
+        """Whose the seat is in that round."""
+        begun = [tenure for tenure in self.tenures if tenure.from_round <= round]
+        return begun[-1] if begun else None
+
+
+@dataclass
+class SeatsModel:
+    """The seats of one run. `rounds` falls when the sponsor ends the run."""
+
+    params: RunParams
+    rounds: int = 0
+    trainers: list[SeatRecord] = field(default_factory=list[SeatRecord])
+    validators: list[SeatRecord] = field(default_factory=list[SeatRecord])
+    members: dict[str, tuple[Role, int]] = field(default_factory=dict[str, tuple[Role, int]])
+    barred: dict[str, int] = field(default_factory=dict[str, int])
+    snapshots: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    """Per round that saw a report commit: the stakes that vote in it."""
+
+    def __post_init__(self) -> None:
+        self.rounds = self.rounds or self.params.rounds
+        self.schedule = self.params.schedule()
+
+    def clock(self, now: int) -> tuple[int, int]:
+        """The current round and the first one that a change made now applies to.
+
+        Both stand still two rounds after the last one, the report-only round included.
+        """
+        if now < self.params.start:
+            return 0, 0
+        current = min(self.schedule.round_at(now), self.rounds + 2)
+        return current, current + 1
+
+    def end(self, now: int) -> None:
+        """The sponsor ends the run: the current round and the next are still played."""
+        rounds = self.clock(now)[1] + 1
+        require(rounds < self.rounds, "runs: no round left to end")
+        self.rounds = rounds
+
+    # Joining, keys, stakes.
+
+    def join(
+        self,
+        account: str,
+        role: Role,
+        operator: str,
+        now: int,
+        standing: int,
+        admitted: bool = True,
+        take: int = NO_SEAT,
+    ) -> int:
+        """A seat from the next round on; `standing` is the account's bond in the vault, 0 once it exits."""
+        current, following = self.clock(now)
+        require(following < self.rounds, "runs: too late to join")
+        require(account not in self.members, "runs: already seated")
+        require(admitted, "runs: not admitted")
+        require(standing >= self._min_bond(role), "runs: bond too small")
+        seats = self.seats(role)
+        if len(seats) < self._limit(role):
+            require(take == NO_SEAT, "runs: a seat is free")
+            seat = len(seats)
+        else:
+            require(take != NO_SEAT, "runs: no free seat")
+            self._check_takeover(role, take, standing, current)
+            seat = take
+        require(operator != ZERO_ADDRESS, "runs: no operator")
+        self._begin(role, seat, account, operator, standing, following)
+        return seat
+
+    def set_operator(self, account: str, role: Role, seat: int, operator: str, now: int) -> None:
+        """The owner names another key, from the next round on."""
+        tenure = self._last(role, seat)
+        require(tenure is not None and account == tenure.owner, "runs: not the owner")
+        require(operator != ZERO_ADDRESS, "runs: no operator")
+        assert tenure is not None
+        tenure.operators.set(self.clock(now)[1], operator)
+
+    def sync(self, role: Role, seat: int, now: int, standing: int) -> None:
+        """The standing bond of the seat's owner counts from the next round on. Anyone may call."""
+        require(self._last(role, seat) is not None, "runs: empty seat")
+        following = self.clock(now)[1]
+        record = self.seats(role)[seat]
+        if record.stakes.at(following) != standing:
+            record.stakes.set(following, standing)
+
+    def ask_back(self, account: str, seat: int, now: int) -> None:
+        """An inactive validator counts again from the next round on."""
+        current, following = self.clock(now)
+        tenure = self._last(Role.VALIDATOR, seat)
+        named = tenure is not None and account in (tenure.owner, tenure.operators.at(following))
+        require(named, "runs: not owner or operator")
+        assert tenure is not None
+        require(tenure.active_from + ACTIVE_ROUNDS + 1 < current, "runs: seat is still active")
+        tenure.asked_from = following
+
+    def bar(self, seat: int, round: int, until_round: int) -> None:
+        """Settlement: who held the trainer seat in `round` may not commit before `until_round`, anywhere."""
+        held = self.trainers[seat].tenure(round)
+        if held is None:
+            return
+        until = max(self.barred.get(held.owner, 0), until_round)
+        self.barred[held.owner] = until
+        for record in self.trainers:
+            for tenure in record.tenures:
+                if tenure.owner == held.owner:
+                    tenure.barred_until = max(tenure.barred_until, until)
+
+    # Rounds.
+
+    def commit(self, operator: str, seat: int, now: int, standing: int) -> int:
+        """A trainer commits in the open commit window; `standing` is its owner's. Returns the round."""
+        round = self.schedule.round_at(now)
+        open_ = self.schedule.commit(round).contains(now) and round < self.rounds
+        require(open_, "runs: not in commit window")
+        tenure = self.tenure(Role.TRAINER, seat, round)
+        self._check_operator(operator, tenure, round)
+        assert tenure is not None
+        require(round >= tenure.barred_until, "runs: seat is barred")
+        require(standing != 0, "runs: no standing bond")
+        self._check_first(self.trainers[seat], round)
+        return round
+
+    def report_commit(self, operator: str, round: int, seat: int, now: int) -> None:
+        """A validator seals its report; the round's first call fixes the stakes that vote."""
+        open_ = round <= self.rounds and self.schedule.score_commit(round).contains(now)
+        require(open_, "runs: not in score-commit window")
+        self._check_operator(operator, self.tenure(Role.VALIDATOR, seat, round), round)
+        stakes = self.snapshots.get(round) or self._active_stakes(round)
+        require(stakes[seat] > 0, "runs: inactive seat")
+        self._check_first(self.validators[seat], round)
+        self.snapshots[round] = stakes
+
+    def report_reveal(self, operator: str, round: int, seat: int, now: int) -> None:
+        """A validator opens the report that it sealed."""
+        open_ = round <= self.rounds and self.schedule.score_reveal(round).contains(now)
+        require(open_, "runs: not in score-reveal window")
+        self._check_operator(operator, self.tenure(Role.VALIDATOR, seat, round), round)
+        record = self.validators[seat]
+        require(round in record.commitments, "runs: not what was sealed")
+        require(round not in record.reports, "runs: report already revealed")
+        record.reports.add(round)
+
+    # Views.
+
+    def seats(self, role: Role) -> list[SeatRecord]:
+        """Seats ever taken."""
+        return self.trainers if role == Role.TRAINER else self.validators
+
+    def tenure(self, role: Role, seat: int, round: int) -> Tenure | None:
+        """Whose a seat is in a round."""
+        seats = self.seats(role)
+        return seats[seat].tenure(round) if seat < len(seats) else None
+
+    def active_trainers(self, round: int) -> list[int]:
+        """Trainer seats that take part in a round, and are assigned data: occupied, with stake."""
+        return [
+            seat
+            for seat, record in enumerate(self.trainers)
+            if record.tenure(round) is not None and record.stakes.at(round) > 0
+        ]
+
+    def stakes(self, round: int) -> tuple[int, ...]:
+        """The stakes that vote in a round, per validator seat; all 0 as long as no report was sealed."""
+        return self.snapshots.get(round, (0,) * MAX_VALIDATORS)
+
+    def active_stake(self, round: int) -> int:
+        """T"""
+        return sum(self.stakes(round))
+
+    # Rules.
+
+    def _min_bond(self, role: Role) -> int:
+        return self.params.trainer_min_bond if role == Role.TRAINER else self.params.validator_min_bond
+
+    def _limit(self, role: Role) -> int:
+        return self.params.trainer_limit if role == Role.TRAINER else self.params.validator_limit
+
+    def _last(self, role: Role, seat: int) -> Tenure | None:
+        seats = self.seats(role)
+        return seats[seat].tenures[-1] if seat < len(seats) else None
+
+    def _begin(self, role: Role, seat: int, account: str, operator: str, stake: int, following: int) -> None:
+        seats = self.seats(role)
+        if seat == len(seats):
+            seats.append(SeatRecord())
+        else:
+            del self.members[seats[seat].tenures[-1].owner]
+        barred = self.barred.get(account, 0)
+        seats[seat].tenures.append(Tenure(account, following, Steps(operator), barred))
+        seats[seat].stakes.set(following, stake)
+        self.members[account] = role, seat
+
+    def _check_takeover(self, role: Role, seat: int, standing: int, current: int) -> None:
+        """A tenure that began at least one full round ago, silent or the smallest and outbid.
+
+        So one previous tenure is enough to settle the last round. Seats that changed hands since are no
+        yardstick:
+        nobody could take them.
+        """
+        tenure = self._last(role, seat)
+        require(tenure is not None, "runs: empty seat")
+        assert tenure is not None
+        require(tenure.from_round < current, "runs: seat taken too recently")
+        if self._silent(self.seats(role)[seat], tenure, current):
+            return
+        require(role == Role.TRAINER, "runs: validator is not silent")
+        bond = self._newest_stake(seat)
+        outbid = standing * TAKEOVER_DENOMINATOR >= bond * TAKEOVER_NUMERATOR
+        require(outbid, "runs: bond does not outbid")
+        others = [i for i, record in enumerate(self.trainers) if record.tenures[-1].from_round < current]
+        require(all(self._newest_stake(i) >= bond for i in others), "runs: not the smallest bond")
+
+    def _newest_stake(self, seat: int) -> int:
+        return self.trainers[seat].stakes.values[-1]
+
+    def _silent(self, record: SeatRecord, tenure: Tenure, current: int) -> bool:
+        """No commitment in the last eight rounds, and neither joined nor asked back in them."""
+        quiet = all(round + SILENT_ROUNDS < current for round in record.commitments)
+        return quiet and tenure.active_from + SILENT_ROUNDS <= current
+
+    def _active_stakes(self, round: int) -> tuple[int, ...]:
+        """Stakes of the validators that joined, asked back or revealed a report in round - 2 or later."""
+        stakes = [0] * MAX_VALIDATORS
+        for seat, record in enumerate(self.validators):
+            tenure = record.tenures[-1]
+            joined = (r for r in (tenure.from_round, tenure.asked_from or None) if r is not None)
+            fresh = any(r <= round <= r + ACTIVE_ROUNDS for r in joined)
+            reported = any(round - back in record.reports for back in range(1, ACTIVE_ROUNDS + 1))
+            if fresh or reported:
+                stakes[seat] = record.stakes.at(round)
+        return tuple(stakes)
+
+    def _check_operator(self, account: str, tenure: Tenure | None, round: int) -> None:
+        require(tenure is not None and account == tenure.operators.at(round), "runs: not the operator")
+
+    def _check_first(self, record: SeatRecord, round: int) -> None:
+        require(round not in record.commitments, "runs: already committed")
+        record.commitments.add(round)
