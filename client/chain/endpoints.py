@@ -222,7 +222,7 @@ class Chain:
 
     def call(self, to: str, data: bytes, at: BlockRef, sender: str | None = None) -> bytes:
         """What a contract's view returns at block `at`. Raises Reverted with the contract's reason."""
-        request = {"to": to, "data": _hex(data)} | ({"from": sender} if sender else {})
+        request = {"data": _hex(data)} | ({"to": to} if to else {}) | ({"from": sender} if sender else {})
         return self._pinned(at, "eth_call", (request, hex(at.number)), answers.data)
 
     def balance(self, address: str, at: BlockRef) -> int:
@@ -287,8 +287,8 @@ class Chain:
         return Fees(newest.base_fee, tip)
 
     def estimate(self, sender: str, to: str, data: bytes, value: int = 0) -> int:
-        """Gas that the transaction would use now. Raises Reverted or OutOfFunds."""
-        request = {"from": sender, "to": to, "data": _hex(data), "value": hex(value)}
+        """Gas that the transaction would use now; an empty `to` creates. Raises Reverted or OutOfFunds."""
+        request = {"from": sender, "data": _hex(data), "value": hex(value)} | ({"to": to} if to else {})
         return self._first(lambda e: e.ask("eth_estimateGas", (request,), answers.quantity))
 
     def send_raw(self, raw: bytes) -> Delivery:

@@ -115,7 +115,7 @@ class Scanner:
             return None
         self._width = min(self._widest, self._width * 2)
         self._check_link(first)
-        forked = any(log.block_hash != last.hash for log in logs if log.block_number == last.number)
+        forked = any(e.block_hash != last.hash for e in logs if e.block_number == last.number)
         if forked or self._chain.block(last.number).hash != last.hash:
             raise self._reorganised(first - 1)
         return _Page(last.number, last.hash, logs)
