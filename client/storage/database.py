@@ -17,7 +17,7 @@ Migration = Sequence[str]
 """Statements that lead from one `user_version` to the next."""
 
 
-class JournalForeign(StorageError):  # noqa: N818 - named like its siblings
+class JournalForeign(StorageError):
     """The journal belongs to another account or deployment, or to a newer version of earnest."""
 
 
@@ -118,8 +118,6 @@ class Database:
             raise self._failure(error) from error
 
     def _check(self) -> None:
-        if self.path.stat().st_size == 0:
-            raise self.corrupt("the file is empty")
         if self._pragma("application_id") != self._application_id:
             raise self.corrupt("it was written by something else")
         if (told := self._pragma("quick_check(1)")) != "ok":

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import aiohttp
+
 from earnest.client.errors import Unavailable, WrongContent
 from earnest.client.storage.objects import ObjectStore, object_name
 from earnest.protocol.merkle import CHUNK, content_root, leaf_hash, root_of_leaves
@@ -22,7 +23,7 @@ MAX_URI_CHARS = 2048
 PIECE = 1 << 16
 
 
-class _Refused(Exception):  # noqa: N818 - a source's answer, not a fault of ours
+class _Refused(Exception):
     """This source does not deliver; the message says why, without quoting what it sent."""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+
 from earnest.client.chain.outbox import Intent, Status
 from earnest.client.errors import StorageError
 from earnest.client.storage.database import Database, JournalForeign, Migration

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import obstore
+from obstore.exceptions import BaseError
+from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
+
 from earnest.client.errors import StorageError, Unavailable, WrongContent
 from earnest.client.storage.durable import keep, unfinished
 from earnest.protocol.merkle import CHUNK, content_leaves, content_root, leaf_hash, root_of_leaves
-from obstore.exceptions import BaseError
-from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
 
 if TYPE_CHECKING:
     from obstore import GetResult

@@ -14,6 +14,7 @@ from typing import Self
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
+
 from earnest.client.errors import StorageError
 
 NAME = re.compile(r"/([0-9a-f]{64})")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from earnest.client.errors import Unavailable, WrongContent
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore
@@ -143,8 +144,7 @@ def test_a_redirect_is_not_followed(honest: str) -> None:
 
 
 def test_a_compressed_body_is_not_inflated() -> None:
-    bomb = gzip.compress(b"\0" * CHUNK)
-    with server(reply(bomb, headers="Content-Encoding: gzip\r\n")) as source:
+    with server(reply(gzip.compress(SMALL), headers="Content-Encoding: gzip\r\n")) as source:
         assert refusal(source, size=None) == "sends something else: the content has another root"
 
 
@@ -156,22 +156,30 @@ def test_something_that_does_not_speak_http_is_refused() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "http://127.0.0.1:1/delete?everything=",
-        "http://127.0.0.1:1/?",
-        "http://127.0.0.1:1/#",
-        "http://user:secret@127.0.0.1:1/",
         "http://",
+        "http:///objects",
         "http://127.0.0.1:port/",
         "http://127.0.0.1:1/a b\r\nX: y",
+        "http://127.0.0.1:1/\N{BULLET}",
         "http://127.0.0.1:1/" + "a" * 5000,
-        "ftp://127.0.0.1/",
-        "s3://bucket/",
-        "\0",
-        "a" * 10_000,
-        "",
     ],
 )
-def test_what_is_no_base_url_is_refused(source: str) -> None:
+def test_what_is_no_url_is_refused(source: str) -> None:
+    assert refusal(source) == "is not a URL"
+
+
+@pytest.mark.parametrize("trick", ["/delete?everything=", "/?", "/#", "/#fragment"])
+def test_a_base_url_cannot_become_another_request(trick: str) -> None:
+    asked = threading.Event()
+    with server(lambda *_: asked.set()) as source:
+        assert refusal(source + trick).startswith("has a query")
+        assert refusal(source.replace("//", "//user:secret@")).startswith("has a query")
+        assert refusal(source.replace("//", "//@")).startswith("has a query")
+    assert not asked.is_set()
+
+
+@pytest.mark.parametrize("source", ["ftp://127.0.0.1/", "s3://bucket/", "\0", "a" * 10_000, ""])
+def test_what_is_neither_url_nor_folder_is_refused(source: str) -> None:
     assert refusal(source)
 
 

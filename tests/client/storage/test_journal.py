@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from earnest.client.chain.outbox import Intent, IntentStore, Status
 from earnest.client.errors import EarnestError, JournalCorrupt, JournalLocked, StorageError
 from earnest.client.storage import journal as journal_module
@@ -318,7 +319,7 @@ def fill(path: Path) -> int:
     return path.stat().st_size
 
 
-@pytest.mark.parametrize("damage", ["empty", "text", "header", "truncated", "page"])
+@pytest.mark.parametrize("damage", ["empty", "text", "header", "truncated", "pages", "last page"])
 def test_a_damaged_journal_is_an_error_and_never_recreated(path: Path, damage: str) -> None:
     size = fill(path)
     with path.open("r+b") as file:
@@ -332,9 +333,12 @@ def test_a_damaged_journal_is_an_error_and_never_recreated(path: Path, damage: s
                 file.write(b"\x00" * 100)
             case "truncated":
                 file.truncate(size // 2 // 4096 * 4096)
-            case "page":
+            case "pages":
                 file.seek(4096)
                 file.write(b"\xa5" * (size - 4096))
+            case "last page":
+                file.seek(size - 4096)
+                file.write(b"\xa5" * 4096)
     before = path.read_bytes()
     for _ in range(2):
         with pytest.raises(JournalCorrupt, match="damaged") as caught:

@@ -8,7 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+
 from earnest.client.errors import StorageError, Unavailable, WrongContent
+from earnest.client.storage.durable import unfinished, write_durably
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
 from earnest.protocol.merkle import CHUNK, content_leaves, content_root
@@ -122,6 +124,20 @@ def test_another_nodes_objects_are_read_over_http_and_not_written(tmp_path: Path
 def test_a_store_whose_server_is_down_says_so() -> None:
     with pytest.raises(StorageError, match="failed"):
         ObjectStore("http://127.0.0.1:9").get(bytes(32), 100)
+
+
+def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), unfinished(tmp_path) as (file, _):
+        file.write(b"half of an upd")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_small_file_is_replaced_whole(tmp_path: Path) -> None:
+    for content in (b"first", b"second"):
+        write_durably(tmp_path / "memory", content)
+        assert (tmp_path / "memory").read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["memory"]
 
 
 KILLED_WRITER = """

@@ -9,6 +9,7 @@ from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
+
 from earnest.client.errors import StorageError
 from earnest.client.storage.durable import unfinished
 from earnest.client.storage.objects import ObjectStore
