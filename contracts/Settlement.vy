@@ -248,7 +248,7 @@ def lock(run: uint256, round: uint256, seats: DynArray[uint256, 64], reports: Dy
         penalty.contest_until = closes + facts.params.contest_s
         penalties._lock(penalty, facts.params)
         if penalty.verdict >= HARMFUL:
-            self._bar(penalty, facts.params.ceiling_rounds)
+            extcall wiring._runs().bar(run, seat, (round // facts.params.ceiling_rounds + 1) * facts.params.ceiling_rounds)
         locks += 1
     assert locks != 0, "settlement: nothing to lock"
     penalties._record_voters(run, round, facts.stakes)
@@ -349,15 +349,3 @@ def _pay_trainers(
             amounts.append(amount)
     if len(paid) != 0:
         extcall wiring._vault().pay(run, paid, amounts)
-
-
-@internal
-def _bar(penalty: ISettlement.Penalty, ceiling_rounds: uint256):
-    """
-    @notice Bar the penalised account until its ceiling window ends, unless it has lost the seat since: the settle window
-            of a round lies in the round after it.
-    """
-    run: uint256 = penalty.run
-    seat: ITrainingRuns.Seat = staticcall wiring._runs().seat_at(run, TRAINER, penalty.seat, penalty.round + 1)
-    if seat.owner == penalty.account:
-        extcall wiring._runs().bar(run, penalty.seat, (penalty.round // ceiling_rounds + 1) * ceiling_rounds)

@@ -7,6 +7,7 @@
 @dev Nothing is sorted: whoever settles gives each median as a hint, and one pass over the validators checks it.
      A report is [base root, newest root, evidence hash, seats 0..9, seats 10..19, ...]; in a word, seat 10j + i has
      bits [24 (9 - i), 24 (10 - i)), weight << 8 | verdict. Omitted words mean absent.
+     A report of fewer than three words, or none, names no pair of roots and judges nobody.
      One threshold throughout: strictly more than half of the active stake T.
 """
 
@@ -15,15 +16,18 @@ struct Tally:
     harmful: uint256              # seats on which verdict 4 holds
     matches: uint256              # 16-bit lane v: seats with c > 0 on which validator seat v is within 2 % of c
 
+EMPTY_REPORT: constant(bytes32) = 0x569e75fc77c1a856f6daaf9e69d8a9566ca34aa47f9133711ce065a571af0cfd  # of no words
 BASE: constant(uint256) = 0       # words of a report
 NEWEST: constant(uint256) = 1
 SEATS: constant(uint256) = 3
 
-SEATS_A_WORD: constant(uint256) = 10
-FIELD: constant(uint256) = 2**24 - 1
+LANES_A_WORD: constant(uint256) = 10
+LANE: constant(uint256) = 24      # bits
+ONES: constant(uint256) = (2**240 - 1) // (2**24 - 1)  # 1 in each lane
+VERDICTS: constant(uint256) = ONES * (2**8 - 1)
+WEIGHTS: constant(uint256) = ONES * (2**16 - 1)
 VERDICT: constant(uint256) = 2**8 - 1
 WEIGHT: constant(uint256) = 2**16 - 1
-ABSENT_WORD: constant(uint256) = (2**240 - 1) // (2**24 - 1)  # 1 in each 24-bit field: weight 0, verdict 1
 
 MALFORMED: constant(uint256) = 3
 HARMFUL: constant(uint256) = 4
@@ -40,7 +44,7 @@ def _check(reports: DynArray[DynArray[bytes32, 29], 16], hashes: bytes32[16]):
         if v < len(reports) and len(reports[v]) != 0:
             assert keccak256(abi_encode(reports[v])) == hashes[v], "settlement: wrong report"
         else:
-            assert hashes[v] == empty(bytes32), "settlement: report missing"
+            assert hashes[v] == empty(bytes32) or hashes[v] == EMPTY_REPORT, "settlement: report missing"
 
 
 @internal
@@ -51,11 +55,11 @@ def _holds_majority(
     """
     @notice Whether the pair (base root, newest root) of one validator seat's report has more than half of T.
     """
-    if seat >= len(reports) or len(reports[seat]) == 0:
+    if seat >= len(reports) or len(reports[seat]) < SEATS:
         return False
     held: uint256 = 0
     for v: uint256 in range(len(reports), bound=16):
-        if len(reports[v]) != 0:
+        if len(reports[v]) >= SEATS:
             if reports[v][BASE] == reports[seat][BASE] and reports[v][NEWEST] == reports[seat][NEWEST]:
                 held += stakes[v]
     return held * 2 > active_stake
@@ -74,48 +78,124 @@ def _tally(
 ) -> Tally:
     """
     @notice Check the hint of each of `count` seats and count what pay and penalties need.
-    @dev A weight counts as 0 unless its verdict is 0, and on unrevealed seats. Sums of stakes stay below 16 * 2**96,
-         lanes of `matches` at or below 256.
+    @dev Ten seats at once, one in each lane of a word. A lane of `reached` and `passed` collects one bit for each
+         validator, 1 << v; `_behind` turns such a lane into stake. Votes on unrevealed seats never count.
     """
     tally: Tally = empty(Tally)
-    words: uint256[16] = empty(uint256[16])
-    for i: uint256 in range(count, bound=256):
-        seat: uint256 = unsafe_add(first, i)
-        if i == 0 or seat % SEATS_A_WORD == 0:
-            index: uint256 = unsafe_add(SEATS, seat // SEATS_A_WORD)
-            for v: uint256 in range(len(reports), bound=16):
-                words[v] = convert(reports[v][index], uint256) if index < len(reports[v]) else ABSENT_WORD
-        c: uint256 = self._hint(hints, i)
-        if (revealed >> seat) & 1 == 0:
-            assert c == 0, "settlement: hint for unrevealed"
-            continue
+    sums: uint256[64] = self._subset_sums(stakes)
+    lengths: uint256[16] = empty(uint256[16])
+    for v: uint256 in range(len(reports), bound=16):
+        lengths[v] = len(reports[v])
+    end: uint256 = first + count
+    for group: uint256 in range(first // LANES_A_WORD, (end + LANES_A_WORD - 1) // LANES_A_WORD, bound=26):
+        begin: uint256 = max(first, unsafe_mul(group, LANES_A_WORD))
+        stop: uint256 = min(end, unsafe_mul(unsafe_add(group, 1), LANES_A_WORD))
 
-        offset: uint256 = unsafe_mul(24, unsafe_sub(9, seat % SEATS_A_WORD))
-        low: uint256 = max(unsafe_sub(c, c // 50), 1)
-        high: uint256 = unsafe_add(c, c // 50)
-        at_least: uint256 = 0
-        above: uint256 = 0
-        harm: uint256 = 0
+        medians: uint256 = 0
+        slack: uint256 = 0
+        positive: uint256 = 0
+        place: uint256 = self._place(begin)
+        for i: uint256 in range(unsafe_sub(begin, first), unsafe_sub(stop, first), bound=10):
+            c: uint256 = (hints[i >> 4] >> unsafe_sub(240, (i & 15) << 4)) & WEIGHT
+            if c != 0:
+                medians |= c << place
+                slack |= unsafe_div(c, 50) << place
+                positive |= 1 << place
+            place = unsafe_sub(place, LANE)
+
+        reached: uint256 = 0
+        passed: uint256 = 0
+        harmful: uint256 = 0
         for v: uint256 in range(len(reports), bound=16):
-            vote: uint256 = (words[v] >> offset) & FIELD
-            if vote & VERDICT == 0:
-                weight: uint256 = vote >> 8
-                if weight >= low:
-                    if weight >= c:
-                        at_least = unsafe_add(at_least, stakes[v])
-                        if weight > c:
-                            above = unsafe_add(above, stakes[v])
-                    if weight <= high:
-                        tally.matches = unsafe_add(tally.matches, 1 << unsafe_mul(16, v))
-            elif vote & VERDICT == HARMFUL:
-                harm = unsafe_add(harm, stakes[v])
-        assert above * 2 <= active_stake, "settlement: hint too low"
-        if c != 0:
-            assert at_least * 2 > active_stake, "settlement: hint too high"
-            tally.positive = unsafe_add(tally.positive, 1)
-        if harm * 2 > active_stake:
-            tally.harmful = unsafe_add(tally.harmful, 1)
+            if unsafe_add(group, SEATS) >= lengths[v]:
+                continue  # absent
+            word: uint256 = convert(reports[v][unsafe_add(group, SEATS)], uint256)
+            weights: uint256 = (word >> 8) & WEIGHTS
+            if word & VERDICTS != 0:
+                accepted: uint256 = self._zero_lanes(word & VERDICTS)
+                weights &= unsafe_sub(accepted << 16, accepted)
+                harmful |= self._zero_lanes((word & VERDICTS) ^ (ONES * HARMFUL)) << v
+            # Bit 16 of weight + 2**16 - x says whether weight >= x; no lane borrows from the next.
+            over: uint256 = unsafe_sub(weights | (ONES << 16), medians)
+            reached |= ((over >> 16) & ONES) << v
+            passed |= ((unsafe_sub(over, ONES) >> 16) & ONES) << v
+            # Within 2 %: weight >= c - slack, and bit 17 of c + slack + 2**17 - weight, which is below 2**18.
+            under: uint256 = unsafe_sub(unsafe_add(unsafe_add(medians, slack), ONES << 17), weights)
+            near: uint256 = (unsafe_add(over, slack) >> 16) & (under >> 17) & positive
+            # 2**24 is 1 modulo 2**24 - 1, so the remainder is the sum of the ten lanes.
+            tally.matches = unsafe_add(tally.matches, (near % (2**LANE - 1)) << unsafe_mul(v, 16))
+
+        place = self._place(begin)
+        for seat: uint256 in range(begin, stop, bound=10):
+            if (revealed >> seat) & 1 != 0:
+                voters: uint256 = (passed >> place) & WEIGHT
+                if voters != 0:
+                    stake: uint256 = unsafe_add(
+                        unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
+                        unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
+                    )
+                    assert unsafe_mul(stake, 2) <= active_stake, "settlement: hint too low"
+                if (positive >> place) & 1 != 0:
+                    voters = (reached >> place) & WEIGHT
+                    stake: uint256 = unsafe_add(
+                        unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
+                        unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
+                    )
+                    assert unsafe_mul(stake, 2) > active_stake, "settlement: hint too high"
+                    tally.positive = unsafe_add(tally.positive, 1)
+                if (harmful >> place) & WEIGHT != 0:
+                    if self._behind(sums, harmful >> place) * 2 > active_stake:
+                        tally.harmful += 1
+            else:
+                assert (positive >> place) & 1 == 0, "settlement: hint for unrevealed"
+            place = unsafe_sub(place, LANE)
     return tally
+
+
+@internal
+@pure
+def _place(seat: uint256) -> uint256:
+    """
+    @notice Lowest bit of a seat's lane.
+    """
+    return unsafe_mul(LANE, unsafe_sub(9, seat % LANES_A_WORD))
+
+
+@internal
+@pure
+def _zero_lanes(bytes_: uint256) -> uint256:
+    """
+    @notice 1 in each lane whose low byte is zero; the lanes must hold nothing else.
+    """
+    return ONES ^ ((unsafe_add(bytes_, VERDICTS) >> 8) & ONES)
+
+
+@internal
+@pure
+def _subset_sums(stakes: uint256[16]) -> uint256[64]:
+    """
+    @notice For each quarter of the validators, the stake of each of its sixteen subsets.
+    """
+    sums: uint256[64] = empty(uint256[64])
+    for quarter: uint256 in range(4):
+        for v: uint256 in range(4):
+            for subset: uint256 in range(1 << v, bound=8):
+                sums[16 * quarter + (1 << v) + subset] = sums[16 * quarter + subset] + stakes[4 * quarter + v]
+    return sums
+
+
+@internal
+@pure
+def _behind(sums: uint256[64], voters: uint256) -> uint256:
+    """
+    @notice Stake of the validators in the low sixteen bits of `voters`, in wei.
+    """
+    return (
+        sums[voters & 15]
+        + sums[16 + ((voters >> 4) & 15)]
+        + sums[32 + ((voters >> 8) & 15)]
+        + sums[48 + ((voters >> 12) & 15)]
+    )
 
 
 @internal
@@ -136,13 +216,13 @@ def _penal_verdict(
     @notice The verdict out of 3 to 6 that holds for a seat; 0 if none does.
     @return Verdict, stake behind it in wei, bitmap of the validator seats behind it
     """
-    index: uint256 = SEATS + seat // SEATS_A_WORD
-    offset: uint256 = 24 * (9 - seat % SEATS_A_WORD)
+    index: uint256 = SEATS + seat // LANES_A_WORD
+    place: uint256 = self._place(seat)
     held: uint256[4] = empty(uint256[4])
     behind: uint256[4] = empty(uint256[4])
     for v: uint256 in range(len(reports), bound=16):
         if index < len(reports[v]) and stakes[v] != 0:
-            verdict: uint256 = (convert(reports[v][index], uint256) >> offset) & VERDICT
+            verdict: uint256 = (convert(reports[v][index], uint256) >> place) & VERDICT
             if verdict >= MALFORMED and verdict <= UNFAITHFUL:
                 held[verdict - MALFORMED] += stakes[v]
                 behind[verdict - MALFORMED] |= 1 << v
