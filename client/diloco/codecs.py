@@ -16,10 +16,11 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from earnest.client.diloco.state import Parameters, Spec
 from earnest.client.diloco.tensorfile import Entry, PayloadError, file_bytes, read, write
 from earnest.protocol.recipe import CodecChoice
-from torch import Tensor
 
 MAX_CHUNK = 4096  # an index inside a chunk is stored in 12 bits
 

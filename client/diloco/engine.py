@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor, nn, optim
+
 from earnest.client.diloco.state import Parameters, State, read_parameters, write_parameters
 from earnest.client.diloco.tensorfile import Entry, entries_of, read, write
 from earnest.client.errors import EarnestError
 from earnest.client.tasks.task import Batch, Task
 from earnest.protocol.recipe import Inner, Recipe
-from torch import Tensor, nn, optim
 
 COSINE_FLOOR = 0.1  # the last step's rate as a share of the first
 

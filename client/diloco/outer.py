@@ -8,10 +8,11 @@ order. Scalars are computed in float64 on the host and rounded to float32 once. 
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
+
 from earnest.client.diloco.codecs import Update
 from earnest.client.diloco.state import Parameters, State
 from earnest.protocol.step import clip_factor
-from torch import Tensor
 
 
 def aggregate(

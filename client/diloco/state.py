@@ -14,8 +14,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from earnest.protocol.merkle import content_root
 from torch import Tensor, nn
+
+from earnest.protocol.merkle import content_root
 
 Parameters = dict[str, Tensor]
 

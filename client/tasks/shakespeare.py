@@ -7,12 +7,13 @@ from importlib.resources import files
 
 import numpy as np
 import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional
+
 from earnest.client.diloco.codecs import make_codec
 from earnest.client.diloco.state import Spec, read_parameters
 from earnest.client.tasks.task import Batch, Task
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
-from torch import Tensor, nn, optim
-from torch.nn import functional
 
 BYTES = 256
 TRAIN_SHARE = 0.9  # first part of the text; the rest is the report split

@@ -6,9 +6,10 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from torch import Tensor, nn, optim
+
 from earnest.client.errors import EarnestError
 from earnest.protocol.recipe import Inner
-from torch import Tensor, nn, optim
 
 
 class Batch(NamedTuple):
