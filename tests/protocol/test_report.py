@@ -26,6 +26,10 @@ reports = st.builds(Report, roots, roots, roots, st.lists(votes, max_size=256).m
 HEAD = [b"\1" * 32, b"\2" * 32, b"\3" * 32]
 
 
+def report_of(votes: tuple[SeatVote, ...]) -> Report:
+    return Report(HEAD[0], HEAD[1], HEAD[2], votes)
+
+
 @given(reports)
 def test_what_is_encoded_is_decoded(report):
     assert decode_report(report.words(), len(report.votes)) == report
@@ -38,20 +42,20 @@ def test_hash_is_keccak_of_the_abi_encoded_words(report):
 
 
 def test_seat_0_is_the_most_significant_and_the_top_16_bits_are_zero():
-    report = Report(*HEAD, (SeatVote(0xABCD, 0), SeatVote(0, 4)))
+    report = report_of((SeatVote(0xABCD, 0), SeatVote(0, 4)))
     assert report.words() == [*HEAD, bytes.fromhex("0000" + "abcd00" + "000004" + "000001" * 8)]
 
 
 def test_trailing_absent_words_are_omitted():
     accepted = SeatVote(9, 0)
-    assert Report(*HEAD, ()).words() == HEAD
-    assert Report(*HEAD, (ABSENT,) * 256).words() == HEAD
-    assert len(Report(*HEAD, (accepted, *(ABSENT,) * 255)).words()) == 4
-    assert len(Report(*HEAD, ((ABSENT,) * 10 + (accepted,))).words()) == 5
+    assert report_of(()).words() == HEAD
+    assert report_of((ABSENT,) * 256).words() == HEAD
+    assert len(report_of((accepted, *(ABSENT,) * 255)).words()) == 4
+    assert len(report_of((ABSENT,) * 10 + (accepted,)).words()) == 5
 
 
 def test_seats_beyond_the_report_are_absent():
-    report = Report(*HEAD, (SeatVote(9, 0),))
+    report = report_of((SeatVote(9, 0),))
     assert report.vote(1) == report.vote(255) == ABSENT
     assert decode_report(report.words(), 12).votes == (SeatVote(9, 0), *(ABSENT,) * 11)
 
@@ -97,7 +101,7 @@ def test_a_weight_counts_only_under_verdict_0(weight, verdict):
 @pytest.mark.parametrize("vote", [SeatVote(65_536, 0), SeatVote(-1, 0), SeatVote(0, 256)])
 def test_votes_that_do_not_fit_are_not_packed(vote):
     with pytest.raises(ReportError, match="24 bits"):
-        Report(*HEAD, (vote,)).words()
+        report_of((vote,)).words()
 
 
 def test_commitment_binds_validator_and_salt():
