@@ -122,7 +122,7 @@ def pay_validators(run: uint256, round: uint256):
     @notice Pay the validators of a round whose seats are all settled: anyone, once, in the settle window.
     """
     facts: ITrainingRuns.RoundFacts = self._facts(run, round)
-    assert round_records._has(run, round, round_records.COMPLETE), "settlement: round not settled"
+    self._only_settled(run, round)
     assert not round_records._has(run, round, round_records.PAID), "settlement: validators are paid"
     assert round < facts.rounds, "settlement: round has no pay"
     round_records._mark(run, round, round_records.PAID)
@@ -226,7 +226,7 @@ def lock(run: uint256, round: uint256, seats: DynArray[uint256, 64], reports: Dy
             nothing, and verdict 4 in a broken round, in which it holds for more than half of the revealed seats.
     """
     facts: ITrainingRuns.RoundFacts = self._facts(run, round)
-    assert round_records._has(run, round, round_records.COMPLETE), "settlement: round not settled"
+    self._only_settled(run, round)
     consensus._check(reports, facts.report_hashes)
     broken: bool = round_records._harmful(run, round) * 2 > bits._count(facts.revealed)
     closes: uint256 = self._scored_at(facts.params, round) + facts.params.settle_s
@@ -294,7 +294,7 @@ def _facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
     @notice What TrainingRuns knows of a round that is in its settle window.
     """
     facts: ITrainingRuns.RoundFacts = staticcall wiring._runs().round_facts(run, round)
-    assert round <= facts.rounds, "settlement: no such round"
+    self._only_rounds(round, facts.rounds)
     scored_at: uint256 = self._scored_at(facts.params, round)
     self._only_within(scored_at, scored_at + facts.params.settle_s)
     return facts
@@ -303,7 +303,7 @@ def _facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
 @internal
 @view
 def _params(run: uint256, round: uint256) -> ITrainingRuns.RunParams:
-    assert round <= staticcall wiring._runs().run_rounds(run), "settlement: no such round"
+    self._only_rounds(round, staticcall wiring._runs().run_rounds(run))
     return staticcall wiring._runs().run_params(run)
 
 
@@ -316,6 +316,18 @@ def _scored_at(params: ITrainingRuns.RunParams, round: uint256) -> uint256:
     scoring: uint256 = params.reveal_s + params.score_commit_s + params.score_reveal_s
     period: uint256 = params.commit_s if params.overlap else params.commit_s + scoring
     return params.start + round * period + params.commit_s + scoring
+
+
+@internal
+@pure
+def _only_rounds(round: uint256, rounds: uint256):
+    assert round <= rounds, "settlement: no such round"  # the one at `rounds` carries reports only
+
+
+@internal
+@view
+def _only_settled(run: uint256, round: uint256):
+    assert round_records._has(run, round, round_records.COMPLETE), "settlement: round not settled"
 
 
 @internal

@@ -206,8 +206,7 @@ def _settle_penalty(id: bytes32):
     """
     @notice After K: seize and burn what was locked if more than half of T uphold the penalty, else release it.
     """
-    penalty: ISettlement.Penalty = self._penalties[id]
-    assert penalty.status != 0, "settlement: no such penalty"
+    penalty: ISettlement.Penalty = self._get(id)
     assert penalty.status < SEIZED, "settlement: penalty is settled"
     assert block.timestamp >= penalty.contest_until, "settlement: contest still open"
     amount: uint256 = penalty.amount + penalty.contest_amount
@@ -223,10 +222,17 @@ def _settle_penalty(id: bytes32):
 
 @internal
 @view
-def _open_penalty(id: bytes32) -> ISettlement.Penalty:
+def _get(id: bytes32) -> ISettlement.Penalty:
     penalty: ISettlement.Penalty = self._penalties[id]
     assert penalty.status != 0, "settlement: no such penalty"
-    assert penalty.status < SEIZED and block.timestamp < penalty.contest_until, "settlement: contest is over"
+    return penalty
+
+
+@internal
+@view
+def _open_penalty(id: bytes32) -> ISettlement.Penalty:
+    penalty: ISettlement.Penalty = self._get(id)
+    assert block.timestamp < penalty.contest_until, "settlement: contest is over"  # so it is not settled either
     return penalty
 
 
