@@ -423,7 +423,9 @@ def _raise_if_final(refusal: Refusal) -> None:
         raise Reverted(
             reason, f"the contract refused: {reason}", "see docs/reverts.md for this reason"
         ) from None
-    if _matches(refusal.message, "insufficient funds", "insufficientfunds", "not have enough balance"):
+    if _matches(
+        refusal.message, "insufficient funds", "insufficientfunds", "not have enough balance", "cannot afford"
+    ):
         raise OutOfFunds(
             f"the account cannot pay for gas and value: {refusal.message:.200}",
             "send it some of the chain's coin",

@@ -275,6 +275,7 @@ class Outbox:
             trouble: ChainError | None = None
             intent = self._reread(name)
             try:
+                self._advance_earlier(intent)
                 receipt = self._advance(intent, still_needed)
                 if receipt is not None:
                     return self._outcome(intent, receipt)
@@ -286,6 +287,12 @@ class Outbox:
                     raise trouble
                 return None
             self._sleep(self._poll_s)
+
+    def _advance_earlier(self, intent: Intent) -> None:
+        """What has a lower nonce has to be mined first."""
+        for earlier in self._store.open_intents():
+            if earlier.nonce < intent.nonce:
+                self._advance(earlier, lambda: True)
 
     def _advance(self, intent: Intent, still_needed: Callable[[], bool]) -> Receipt | None:
         """One step; the receipt once any version is mined."""
@@ -373,14 +380,11 @@ class Outbox:
 
     def _deliver(self, intent: Intent, attempts: int = 4) -> None:
         delivery = self._chain.send_raw(self._sign(intent).raw)
+        if delivery is Delivery.NONCE_GAP:
+            return
         self._sent_at[intent.name] = self._clock()
         if delivery is Delivery.UNDERPRICED and attempts:
             self._pay_more(intent, attempts - 1)
-        elif delivery is Delivery.NONCE_GAP and attempts:
-            for earlier in self._store.open_intents():
-                if earlier.nonce < intent.nonce:
-                    self._deliver(earlier, 0)
-            self._deliver(intent, 0)
 
     def _pay_more(self, intent: Intent, attempts: int = 4) -> None:
         offer = self._policy.next(intent, self._chain.fees())
