@@ -22,6 +22,7 @@ SECRET_KEYS = frozenset(
 SHORTEST_SECRET = 4
 URL = re.compile(r"""(?:https?|wss?)://[^\s"'<>]+""", re.IGNORECASE)
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+OF_SEVERAL_LINES = frozenset({"exception", "stack"})
 
 
 def redacted_url(url: str) -> str:
@@ -77,7 +78,8 @@ class Redactor:
             return {str(name): self._value(str(name), inner) for name, inner in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
             return [self._value("", inner) for inner in value]
-        return self.text(str(value))
+        text = self.text(str(value))
+        return text if key in OF_SEVERAL_LINES else text.replace("\n", "\\n")
 
 
 def configure_logs(
@@ -101,11 +103,7 @@ def configure_logs(
         structlog.processors.format_exc_info,
     ]
     renderer: Processor = (
-        structlog.processors.JSONRenderer()
-        if json
-        else structlog.dev.ConsoleRenderer(
-            colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=stream.isatty())
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(

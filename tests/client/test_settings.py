@@ -180,3 +180,6 @@ def test_a_problem_does_not_quote_what_was_given() -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.load({"rpc": f"wss://node/{TOKEN}", "public_url": f"node/{TOKEN}"})
     assert TOKEN not in str(caught.value)
+    with pytest.raises(ValidationError) as raw:
+        Settings(rpc=(f"wss://node/{TOKEN}",))
+    assert TOKEN not in str(raw.value)
