@@ -6,8 +6,8 @@ gaps, and leaves out revert data. Here a block follows from its parent, its time
 
     devnet = Devnet(accounts={"0x…": 10**24})
     devnet.provider                           # in process: a transaction is mined when it arrives
-    with devnet.serve("127.0.0.1", 8545, block_time_s=1, clock=time.time) as server:
-        server.url                            # the same chain over HTTP, a block a second
+    with devnet.serve(clock=time.time) as server:
+        server.url                            # the same chain over HTTP on loopback, a block a second
 """
 
 from __future__ import annotations
@@ -144,7 +144,12 @@ class Devnet:
 
     @contextmanager
     def serve(
-        self, host: str, port: int, block_time_s: float, clock: Callable[[], float]
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8545,
+        block_time_s: float = 1.0,
+        *,
+        clock: Callable[[], float],
     ) -> Iterator[DevnetServer]:
         """Serves the chain over HTTP JSON-RPC in a thread and mines a block every `block_time_s` seconds.
 

@@ -32,6 +32,7 @@ from earnest.deploy.mempool import Refused
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_BATCH = 100
+MAX_BRACKETS = 5_000  # py-evm lifts Python's recursion limit, so deeper JSON would overflow the stack
 MAX_LOGS = 10_000
 TIP = 10**9  # wei per gas, what `eth_maxPriorityFeePerGas` suggests
 ERROR_STRING = bytes.fromhex("08c379a0")  # selector of Error(string)
@@ -58,9 +59,11 @@ class RpcError(Exception):
 
 def answer(devnet: Devnet, body: bytes) -> bytes:
     """Answers the body of a request, one call or a batch of at most 100, with the body of the response."""
+    if body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
+        return _encode(_failure(None, RpcError(-32600, "the request is nested too deeply")))
     try:
         request = json.loads(body)
-    except (ValueError, RecursionError):
+    except ValueError:
         return _encode(_failure(None, RpcError(-32700, "parse error")))
     if not isinstance(request, list):
         return _encode(_answer_one(devnet, request))

@@ -42,6 +42,10 @@ class Step:
         return self.artifact.bytecode + self.args_abi
 
     @property
+    def initcode_hash(self) -> str:
+        return "0x" + keccak(self.initcode).hex()
+
+    @property
     def gas(self) -> int:
         """An upper bound of the gas, used as the transaction's limit (EIP-170, 2028, 3860, 7623)."""
         tokens = sum(1 if byte == 0 else 4 for byte in self.initcode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from eth_abi.abi import encode
@@ -9,9 +10,17 @@ from eth_account.signers.local import LocalAccount
 from eth_utils.crypto import keccak
 from web3 import HTTPProvider, Web3
 from web3.providers import BaseProvider
+from web3.types import RPCEndpoint, RPCResponse
 
+from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.outbox import IntentStore, MemoryIntents, Outbox
+from earnest.client.chain.signer import Signer
 from earnest.contracts import load_artifact
 from earnest.deploy.devnet import Devnet, account
+from earnest.deploy.jsonrpc import DevnetProvider
+from earnest.deploy.manifest import Manifest
+from earnest.deploy.plan import make_plan
+from earnest.deploy.run import run_plan
 
 ETHER = 10**18
 SEED = b"tests"
@@ -46,14 +55,16 @@ def over_http(url: str) -> HTTPProvider:
 
 def ask(provider: BaseProvider, method: str, *params: Any) -> Any:
     """The raw result of a JSON-RPC request; fails the test on an error object."""
-    response = provider.make_request(method, list(params))  # pyright: ignore
-    assert "error" not in response, response
+    response = provider.make_request(RPCEndpoint(method), list(params))
+    assert "error" not in response and "result" in response, response
     return response["result"]
 
 
 def refusal(provider: BaseProvider, method: str, *params: Any) -> dict[str, Any]:
     """The error object of a JSON-RPC request that must fail."""
-    return provider.make_request(method, list(params))["error"]  # pyright: ignore
+    response = provider.make_request(RPCEndpoint(method), list(params))
+    assert "error" in response, response
+    return dict(response["error"])  # pyright: ignore
 
 
 def deploy_token(devnet: Devnet, nonce: int = 0) -> str:
@@ -70,3 +81,39 @@ def calldata(signature: str, *values: Any) -> str:
     types = signature[signature.index("(") + 1 : -1]
     arguments = encode(types.split(",") if types else [], list(values))
     return "0x" + (keccak(text=signature)[:4] + arguments).hex()
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class MortalProvider(DevnetProvider):
+    """Answers `lives` requests; the next is carried out, but its sender is killed before the answer."""
+
+    def __init__(self, devnet: Devnet, lives: int) -> None:
+        super().__init__(devnet)
+        self.lives = lives
+
+    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        response = super().make_request(method, params)
+        if self.lives == 0:
+            raise Killed
+        self.lives -= 1
+        return response
+
+
+def chain_of(devnet: Devnet, provider: BaseProvider | None = None) -> Chain:
+    return Chain([provider or devnet.provider], devnet.chain_id, devnet.finality)
+
+
+def outbox_of(chain: Chain, store: IntentStore, sender: LocalAccount = sponsor) -> Outbox:
+    """An outbox that never sleeps: in process everything is mined at once."""
+    return Outbox(chain, Signer(bytes(sender.key)), store, clock=lambda: 0.0, sleep=lambda s: None)
+
+
+def deploy_all(devnet: Devnet, path: Path, **plan: Any) -> Manifest:
+    """The whole protocol, deployed by the sponsor."""
+    chain, store = chain_of(devnet), MemoryIntents()
+    nonce = chain.next_nonce(sponsor.address)
+    planned = make_plan(devnet.chain_id, sponsor.address, nonce, **plan)
+    return run_plan(planned, chain, outbox_of(chain, store), store, path, network="devnet", git="0" * 40)

@@ -1,0 +1,103 @@
+"""Checks a deployment from the outside: reads only, trusts neither the manifest nor whoever wrote it.
+
+Deployer, nonce, token and sink give the plan; the plan gives addresses, arguments and code, immutables included;
+and the chain has to agree with all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eth_abi.abi import decode
+from eth_abi.exceptions import DecodingError
+from eth_hash.auto import keccak
+
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.endpoints import Chain
+from earnest.client.errors import Reverted
+from earnest.deploy.manifest import Deployed, Manifest, plan_of
+from earnest.deploy.plan import Plan, Step
+
+PROTOCOL_VERSION = 1
+GETTERS = {"token": "TOKEN", "sink": "SINK", "vault": "VAULT", "settlement": "SETTLEMENT", "runs": "RUNS"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question asked of a contract, the answer that was expected, and the one that was found."""
+
+    contract: str
+    question: str
+    expected: str
+    found: str
+
+    @property
+    def ok(self) -> bool:
+        return self.expected == self.found
+
+
+def verify(manifest: Manifest, chain: Chain, at: BlockRef) -> list[Check]:
+    """Every check of every contract of the current deployment, read at one block. Never writes.
+
+    Raises ManifestError or KeyError for a manifest that names no vault, and whatever the chain raises when it
+    cannot be read.
+    """
+    plan = plan_of(manifest)
+    return [
+        check
+        for step in plan.steps
+        for check in _checks(step, plan, manifest.current.contracts.get(step.name), chain, at)
+    ]
+
+
+def _checks(step: Step, plan: Plan, recorded: Deployed | None, chain: Chain, at: BlockRef) -> Iterator[Check]:
+    if recorded is None:
+        yield Check(step.name, "recorded", "yes", "no")
+        return
+    yield from _record(step, recorded, plan)
+    code = chain.code(step.address, at)
+    yield Check(step.name, "code", "as compiled", _judge(step, code))
+    yield Check(step.name, "code hash", "0x" + keccak(code).hex(), str(recorded.runtime_hash))
+    if recorded.tx is not None:
+        receipt = chain.receipt(recorded.tx)
+        yield Check(step.name, "created by its transaction", step.address, str(receipt and receipt.contract))
+    if code:
+        yield from _wiring(step, chain, at)
+
+
+def _record(step: Step, recorded: Deployed, plan: Plan) -> Iterator[Check]:
+    """Whether the manifest says what the plan says."""
+    yield Check(step.name, "address", step.address, recorded.address)
+    yield Check(step.name, "deployer", plan.deployer, recorded.deployer)
+    yield Check(step.name, "arguments", str(dict(step.args)), str(recorded.args))
+    yield Check(step.name, "encoded arguments", "0x" + step.args_abi.hex(), recorded.args_abi)
+    yield Check(step.name, "source integrity", step.artifact.integrity, recorded.integrity)
+    yield Check(step.name, "creation code hash", step.initcode_hash, recorded.initcode_hash)
+
+
+def _judge(step: Step, code: bytes) -> str:
+    if not code:
+        return "no code"
+    if step.matches(code):
+        return "as compiled"
+    return "immutables differ" if code.startswith(step.artifact.runtime) else "other code"
+
+
+def _wiring(step: Step, chain: Chain, at: BlockRef) -> Iterator[Check]:
+    """What the contract itself says it is wired to, and which protocol it speaks."""
+    views = {entry.get("name") for entry in step.artifact.abi}
+    for argument, getter in GETTERS.items():
+        if argument in step.args and getter in views:
+            found = _view(chain, step.address, getter, "address", at)
+            yield Check(step.name, f"{getter}()", step.args[argument].lower(), found)
+    if "PROTOCOL_VERSION" in views:
+        found = _view(chain, step.address, "PROTOCOL_VERSION", "uint256", at)
+        yield Check(step.name, "PROTOCOL_VERSION()", str(PROTOCOL_VERSION), found)
+
+
+def _view(chain: Chain, address: str, name: str, kind: str, at: BlockRef) -> str:
+    try:
+        return str(decode([kind], chain.call(address, keccak(f"{name}()".encode())[:4], at))[0])
+    except (Reverted, DecodingError) as error:
+        return f"no answer ({type(error).__name__})"
