@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from eth_account import Account
-from eth_account.typed_transactions import TypedTransaction
+from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_tester import EthereumTester, PyEVMBackend
 from eth_tester.exceptions import BlockNotFound, TransactionFailed
 from eth_utils.exceptions import ValidationError
@@ -111,9 +111,10 @@ class World:
             raise RpcError("execution reverted", error.data) from None
         except (ValidationError, BlockNotFound) as error:
             raise RpcError(str(error)) from None
-        if "error" in response:
-            raise RpcError(response["error"]["message"])
-        return response["result"]
+        answer: dict[str, Any] = dict(response)
+        if "error" in answer:
+            raise RpcError(answer["error"]["message"])
+        return answer["result"]
 
 
 class LocalNode:

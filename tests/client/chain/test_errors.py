@@ -25,7 +25,7 @@ def test_the_drawing_says_truly_what_is_retryable() -> None:
         line.split("──")[-1].split()[0]: line for line in (errors.__doc__ or "").splitlines() if "──" in line
     }
     for kind in tree(ChainError):
-        if kind is not ChainError:
+        if kind is not ChainError and issubclass(kind, ChainError):
             assert (" yes " in lines[kind.__name__]) == kind.retryable
 
 

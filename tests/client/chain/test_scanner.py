@@ -1,0 +1,220 @@
+"""The scanner gives every event once, in order, and none of a fork, whatever the endpoint allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from eth_utils.crypto import keccak
+
+from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.scanner import Event, Scanner
+from earnest.client.chain.signer import Signer
+from earnest.client.errors import BadAnswer, EndpointDown, ReorgDetected
+from tests.client.chain.conftest import Counter, counter_on, outbox_of
+from tests.client.chain.local_node import CHAIN_ID, Garbage, LocalNode, RpcError, World, only
+
+
+@pytest.fixture
+def counter(world: World, node: LocalNode, counter_address: str) -> Counter:
+    return counter_on(Chain([node.url], CHAIN_ID), counter_address)
+
+
+class Shelf:
+    """A journal's key-value part, in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        return self.kept.get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        self.kept[key] = value
+
+
+def add(counter: Counter, trainer: Signer, *amounts: int) -> None:
+    outbox = outbox_of(counter.chain, trainer)
+    for amount in amounts:
+        outbox.send(f"add {amount}", counter.add(amount, f"note {amount}"))
+
+
+def amounts(events: list[Event]) -> list[int]:
+    return [event.args["by"] for event in events]
+
+
+def narrow(widest: int) -> Any:
+    """An endpoint that refuses ranges of more than `widest` blocks."""
+
+    def mischief(method: str, params: list[Any], honest: Any) -> Any:
+        if method == "eth_getLogs":
+            first, last = (int(params[0][key], 16) for key in ("fromBlock", "toBlock"))
+            if last - first + 1 > widest:
+                raise RpcError("block range is too wide")
+        return honest()
+
+    return mischief
+
+
+def test_events_come_in_order_with_decoded_arguments(counter: Counter, trainer: Signer) -> None:
+    add(counter, trainer, 5, 7)
+    first, second = Scanner(counter.chain, [counter], 0).poll(counter.chain.head())
+    assert (first.name, first.contract) == ("Counted", counter.address)
+    assert first.args == {
+        "caller": trainer.address,
+        "by": 5,
+        "note": "note 5",
+        "words": (keccak(text="note 5"),),
+    }
+    assert second.block == first.block + 1 and second.args["by"] == 7
+
+
+def test_each_event_is_given_once(counter: Counter, trainer: Signer) -> None:
+    scanner = Scanner(counter.chain, [counter], 0)
+    add(counter, trainer, 1)
+    middle = counter.chain.head()
+    add(counter, trainer, 2)
+    assert amounts(scanner.poll(middle)) == [1]
+    assert amounts(scanner.poll(counter.chain.head())) == [2]
+    assert scanner.poll(counter.chain.head()) == scanner.poll(middle) == []
+
+
+def test_the_scan_starts_where_it_is_told(counter: Counter, trainer: Signer) -> None:
+    add(counter, trainer, 1, 2)
+    head = counter.chain.head()
+    assert amounts(Scanner(counter.chain, [counter], head.number).poll(head)) == [2]
+
+
+@pytest.mark.parametrize("widest", [1, 2, 3, 7])
+def test_ranges_adapt_to_what_the_endpoint_allows(
+    widest: int, world: World, node: LocalNode, counter: Counter, trainer: Signer
+) -> None:
+    add(counter, trainer, 1, 2)
+    world.mine(20)
+    add(counter, trainer, 3)
+    node.mischief = narrow(widest)
+    assert amounts(Scanner(counter.chain, [counter], 0).poll(counter.chain.head())) == [1, 2, 3]
+
+
+def test_an_endpoint_that_refuses_even_one_block_is_an_error(
+    world: World, node: LocalNode, counter: Counter
+) -> None:
+    world.mine(3)
+    node.mischief = narrow(0)
+    with pytest.raises(BadAnswer, match="too wide"):
+        Scanner(counter.chain, [counter], 0).poll(counter.chain.head())
+
+
+def test_a_poll_that_fails_half_way_loses_nothing(
+    world: World, node: LocalNode, counter: Counter, trainer: Signer
+) -> None:
+    add(counter, trainer, 1)
+    world.mine(10)
+    add(counter, trainer, 2)
+    head, scanner = counter.chain.head(), Scanner(counter.chain, [counter], 0, widest=4)
+    asked = [0]
+
+    def dies_later(method: str, params: list[Any], honest: Any) -> Any:
+        asked[0] += method == "eth_getLogs"
+        if asked[0] > 2:
+            raise Garbage(b"", 503)
+        return honest()
+
+    node.mischief = dies_later
+    with pytest.raises(EndpointDown):
+        scanner.poll(head)
+    node.mischief = None
+    assert amounts(scanner.poll(head)) == [1, 2]
+
+
+def test_logs_of_a_fork_are_refused(node: LocalNode, counter: Counter, trainer: Signer) -> None:
+    add(counter, trainer, 1)
+    scanner, head = Scanner(counter.chain, [counter], 0), counter.chain.head()
+    node.mischief = only("eth_getLogs", lambda logs: [{**log, "blockHash": "0x" + "ab" * 32} for log in logs])
+    with pytest.raises(ReorgDetected):
+        scanner.poll(head)
+    node.mischief = None
+    assert amounts(scanner.poll(head)) == [1]
+
+
+@pytest.mark.parametrize("shelf", [None, Shelf()], ids=["in memory", "in a journal"])
+def test_after_a_reorganisation_the_events_of_the_fork_are_gone(
+    shelf: Shelf | None, world: World, counter: Counter, trainer: Signer
+) -> None:
+    add(counter, trainer, 1)
+    scanner = Scanner(counter.chain, [counter], 0, shelf)
+    known = scanner.poll(counter.chain.head())
+    fork = world.tester.take_snapshot()
+    add(counter, trainer, 2)
+    known += scanner.poll(counter.chain.head())
+    world.tester.revert_to_snapshot(fork)
+    world.tester.time_travel(world.tester.get_block_by_number("latest")["timestamp"] + 100)
+    add(counter, trainer, 3)
+    add(counter, trainer, 4)
+    with pytest.raises(ReorgDetected) as raised:
+        scanner.poll(counter.chain.head())
+    known = [event for event in known if event.block <= raised.value.number]
+    assert amounts(known) == [1]
+    assert amounts(known + scanner.poll(counter.chain.head())) == [1, 3, 4]
+    if shelf is not None:
+        again = Scanner(counter.chain, [counter], 0, shelf)
+        assert amounts(again.poll(counter.chain.head())) == [1, 3, 4]
+
+
+def test_a_reorganisation_of_empty_blocks_is_noticed_too(
+    world: World, counter: Counter, trainer: Signer
+) -> None:
+    add(counter, trainer, 1)
+    scanner = Scanner(counter.chain, [counter], 0)
+    scanner.poll(counter.chain.head())
+    fork = world.tester.take_snapshot()
+    world.mine(2)
+    scanner.poll(counter.chain.head())
+    world.tester.revert_to_snapshot(fork)
+    world.tester.time_travel(world.tester.get_block_by_number("latest")["timestamp"] + 100)
+    add(counter, trainer, 2)
+    world.mine(3)
+    with pytest.raises(ReorgDetected):
+        scanner.poll(counter.chain.head())
+    assert amounts(scanner.poll(counter.chain.head())) == [2]
+
+
+def test_after_a_restart_only_new_blocks_are_asked_for_and_all_events_are_given(
+    world: World, node: LocalNode, counter: Counter, trainer: Signer
+) -> None:
+    shelf = Shelf()
+    add(counter, trainer, 1, 2)
+    Scanner(counter.chain, [counter], 0, shelf).poll(counter.chain.head())
+    add(counter, trainer, 3)
+    asked: list[int] = []
+
+    def watch(method: str, params: list[Any], honest: Any) -> Any:
+        if method == "eth_getLogs":
+            asked.append(int(params[0]["fromBlock"], 16))
+        return honest()
+
+    node.mischief, head = watch, counter.chain.head()
+    restarted = Scanner(counter.chain, [counter], 0, shelf)
+    assert amounts(restarted.poll(head)) == [1, 2, 3]
+    assert asked == [head.number]
+    assert restarted.poll(head) == []
+
+
+def test_a_kill_between_page_and_cursor_loses_nothing(counter: Counter, trainer: Signer) -> None:
+    class Dying(Shelf):
+        """Dies at the second cursor: its page is written, the cursor still counts one page."""
+
+        def put(self, key: str, value: bytes) -> None:
+            if key.endswith("cursor") and key in self.kept:
+                raise KeyboardInterrupt
+            super().put(key, value)
+
+    dying, survivor = Dying(), Shelf()
+    scanner = Scanner(counter.chain, [counter], 0, dying)
+    add(counter, trainer, 1)
+    scanner.poll(counter.chain.head())
+    add(counter, trainer, 2)
+    with pytest.raises(KeyboardInterrupt):
+        scanner.poll(counter.chain.head())
+    survivor.kept = dict(dying.kept)
+    assert amounts(Scanner(counter.chain, [counter], 0, survivor).poll(counter.chain.head())) == [1, 2]
