@@ -13,6 +13,9 @@ Gas here ignores that separate transactions start with cold storage: `benchmarks
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import tempfile
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,12 +38,23 @@ BLOCK_TIME_S = 2
 GAS_LIMIT = 10**9
 
 
-class Reverted(Exception):  # noqa: N818
+class Reverted(Exception):
     """A transaction or call reverted. `reason` is "" where the contract gave none."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason or "(no reason)")
         self.reason = reason
+
+
+@contextmanager
+def reverts(reason: str) -> Iterator[None]:
+    """What is inside must revert with exactly this reason."""
+    try:
+        yield
+    except Reverted as refusal:
+        assert refusal.reason == reason, f"reverted with {refusal.reason!r}, not {reason!r}"
+        return
+    raise AssertionError(f"did not revert with {reason!r}")
 
 
 class Log(NamedTuple):
@@ -61,20 +75,30 @@ class Compiled:
 
 
 def compiled(name: str) -> Compiled:
-    """Compile contracts/**/<name>.vy, once per process and per content of contracts/."""
+    """Compile contracts/**/<name>.vy, once per content of contracts/: kept in memory and in the temporary folder."""
     return _compiled(name, _source_hash())
 
 
 @cache
-def _compiled(name: str, _source: str) -> Compiled:
+def _compiled(name: str, source: str) -> Compiled:
+    kept = Path(tempfile.gettempdir()) / "earnest-compiled" / f"{name}-{source}.json"
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        fresh = kept.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(_compile(name)))
+        fresh.replace(kept)
+    out = json.loads(kept.read_text())
+    code, runtime = (bytes.fromhex(out[key].removeprefix("0x")) for key in ("bytecode", "bytecode_runtime"))
+    return Compiled(out["abi"], code, runtime)
+
+
+def _compile(name: str) -> dict[str, Any]:
     paths = sorted(CONTRACTS.rglob(f"{name}.vy"))
     if len(paths) != 1:
         raise FileNotFoundError(f"expected one {name}.vy under {CONTRACTS}, found {len(paths)}")
     bundle = FilesystemInputBundle([CONTRACTS])
     formats = ["abi", "bytecode", "bytecode_runtime"]
-    out = compile_from_file_input(bundle.load_file(paths[0]), input_bundle=bundle, output_formats=formats)
-    code, runtime = (bytes.fromhex(out[key].removeprefix("0x")) for key in formats[1:])
-    return Compiled(out["abi"], code, runtime)
+    return compile_from_file_input(bundle.load_file(paths[0]), input_bundle=bundle, output_formats=formats)
 
 
 def _source_hash() -> str:

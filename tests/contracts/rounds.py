@@ -13,7 +13,6 @@ from earnest.protocol.merkle import admission_proof, admission_root
 from earnest.protocol.report import Report, SeatVote, report_commitment
 from earnest.protocol.run import RunParams
 from earnest.protocol.verdicts import Role, Verdict
-
 from tests.contracts.harness import CHAIN_ID, Contract, Evm, System, account
 
 BASE, NEWEST, EVIDENCE = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
@@ -226,7 +225,9 @@ class Run:
         """The reference's answer."""
         return settle(self.ballot(round), self.params.trainer_pool, self.params.validator_pool)
 
-    def settle(self, round: int = 0, first: int = 0, count: int | None = None, sender: str = STRANGER) -> None:
+    def settle(
+        self, round: int = 0, first: int = 0, count: int | None = None, sender: str = STRANGER
+    ) -> None:
         """Settle seats with the reference's hints; all by default."""
         expected = self.expected(round)
         count = len(expected.consensus) if count is None else count
