@@ -18,8 +18,8 @@ from earnest.client.tasks.task import Batch, Task
 from numpy.typing import NDArray
 from torch import Tensor
 
-EVALUATION_BATCH = 64
-"""Sequences in one forward pass; at this size the activations of a small model stay in cache (measured)."""
+EVALUATION_BATCH = 32
+"""Sequences in one forward pass: 16 to 64 run 1.5 times as fast as 256 on a CPU (measured)."""
 
 WORST_LOSS = 1e3
 """Nats per byte for a loss that is no number: an update that breaks the arithmetic is merely very bad."""

@@ -114,26 +114,29 @@ def index_overlap(a: Update, b: Update) -> float:
 def residual_cosines(current: Sequence[Update], earlier: Sequence[Update]) -> NDArray[np.float64]:
     """Cosines of each of this round's updates with `[*earlier, *current]` after the common part is taken out.
 
-    float64 [current, earlier + current]. For row i, u is the mean direction of the round's updates but i;
-    both sides lose their part along u. With directions x of unit length everything follows from their inner
-    products:
-    `cos = (x_i.x_j - (x_i.u)(x_j.u)) / sqrt((1 - (x_i.u)^2) (1 - (x_j.u)^2))`. Where a side is nothing but u,
-    or a lone update leaves no u, there is no cosine to speak of and the answer is 0.
+    float64 [current, earlier + current]. For row i, u is the mean direction of the round's other updates,
+    each counted as far as it points the way of i: noise and turned updates would leave common parts in. Both
+    sides lose their part along u. With directions x of unit length all follows from their inner products:
+
+        u ~ sum_o max(0, x_i.x_o) x_o
+        cos = (x_i.x_j - (x_i.u)(x_j.u)) / sqrt((1 - (x_i.u)^2) (1 - (x_j.u)^2))
+
+    Where nothing points the way of i, or a side is nothing but u, there is no cosine to speak of: 0.
     """
     directions = torch.stack([_direction(update) for update in (*earlier, *current)])
     products = (directions @ directions.T).numpy()
-    count, start = len(current), len(earlier)
-    cosines = np.zeros((count, start + count))
-    for i in range(count if count > 1 else 0):
-        others = [start + j for j in range(count) if j != i]
-        common_squared = products[np.ix_(others, others)].sum()
-        if common_squared <= 0:
-            continue
-        along = products[:, others].sum(axis=1) / np.sqrt(common_squared)
-        left = np.clip(1 - along**2, 0, None)
-        scale = np.sqrt(left * left[start + i])
-        rest = products[start + i] - along * along[start + i]
-        cosines[i] = np.divide(rest, scale, out=np.zeros_like(rest), where=scale > 1e-9)
+    rows = range(len(earlier), len(products))
+    cosines = np.zeros((len(current), len(products)))
+    for row, i in zip(cosines, rows, strict=True):
+        pull = np.array(
+            [max(0.0, products[i, o]) if o in rows and o != i else 0.0 for o in range(len(products))]
+        )
+        length = np.sqrt(pull @ products @ pull)
+        if length > 0:
+            along = products @ pull / length
+            left = np.clip(1 - along**2, 0, None)
+            scale = np.sqrt(left * left[i])
+            np.divide(products[i] - along * along[i], scale, out=row, where=scale > 1e-6)
     return cosines
 
 
