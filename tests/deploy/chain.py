@@ -67,10 +67,10 @@ def refusal(provider: BaseProvider, method: str, *params: Any) -> dict[str, Any]
     return dict(response["error"])  # pyright: ignore
 
 
-def deploy_token(devnet: Devnet, nonce: int = 0) -> str:
-    """PlainToken, deployed and minted by the sponsor with this nonce."""
+def deploy_token(devnet: Devnet, deployer: LocalAccount = sponsor) -> str:
+    """PlainToken, by the first transaction of its deployer, who may mint."""
     data = load_artifact("PlainToken").bytecode + encode(["string", "string"], ["Token", "TOK"])
-    hash_ = devnet.send(signed(sponsor, nonce, to="", value=0, data=data, gas=2_000_000))
+    hash_ = devnet.send(signed(deployer, 0, to="", value=0, data=data, gas=2_000_000))
     receipt = ask(devnet.provider, "eth_getTransactionReceipt", "0x" + hash_.hex())
     assert receipt["status"] == "0x1"
     return Web3.to_checksum_address(receipt["contractAddress"])
@@ -88,17 +88,19 @@ class Killed(BaseException):
 
 
 class MortalProvider(DevnetProvider):
-    """Answers `lives` requests; the next is carried out, but its sender is killed before the answer."""
+    """Answers `lives` requests (`of` one method); the next is carried out, but kills before the answer."""
 
-    def __init__(self, devnet: Devnet, lives: int) -> None:
+    def __init__(self, devnet: Devnet, lives: int, of: str | None = None) -> None:
         super().__init__(devnet)
         self.lives = lives
+        self.of = of
 
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         response = super().make_request(method, params)
-        if self.lives == 0:
-            raise Killed
-        self.lives -= 1
+        if self.of in (None, method):
+            if self.lives == 0:
+                raise Killed
+            self.lives -= 1
         return response
 
 
