@@ -391,6 +391,14 @@ class Settlement(Contract):
     def locked(self, run: int, account: str, at: BlockRef) -> int:
         return self._read("locked", run, account, at=at)
 
+    def charged_in(self, run: int, window: int, at: BlockRef) -> int:
+        """Wei of penalties counted against the ceiling of an aligned window of `ceiling_rounds` rounds."""
+        return self._read("charged_in", run, window, at=at)
+
+    def matches(self, run: int, round: int, seat: int, at: BlockRef) -> int:
+        """Settled seats with c > 0 on which the validator seat's weight is within 2 % of c."""
+        return self._read("matches", run, round, seat, at=at)
+
     def round_record(self, run: int, round: int, at: BlockRef) -> SettledRound:
         return SettledRound(*self._read("round_record", run, round, at=at))
 
