@@ -15,7 +15,7 @@ def initial_state(task: Task, recipe: Recipe) -> State:
     the inner optimizer at the rate of the run's first step. Raises ValueError if the task reserves too few
     samples.
     """
-    state = State.start(read_parameters(task.build_model(recipe.seed)))
+    state = State.start(read_parameters(task.build_model(recipe.seed)), recipe.scoring.clip_norm)
     needed = recipe.warmup_steps * recipe.inner.batch
     if needed == 0:
         return state
@@ -23,4 +23,5 @@ def initial_state(task: Task, recipe: Recipe) -> State:
         raise ValueError(f"the warm-up needs {needed} samples, the task reserves {len(task.warmup_ids)}")
     steady = replace(recipe, inner=replace(recipe.inner, lr_schedule="constant"))
     local = train_round(task, steady, state, task.warmup_ids[:needed], 0, 1, TrainerMemory())
-    return State.start({name: base - local.pseudo_gradient[name] for name, base in state.parameters.items()})
+    warmed = {name: base - local.pseudo_gradient[name] for name, base in state.parameters.items()}
+    return State.start(warmed, recipe.scoring.clip_norm)

@@ -45,14 +45,17 @@ def aggregate(
 
 
 def outer_step(state: State, outer_gradient: Mapping[str, Tensor], lr: float, momentum: float) -> State:
-    """One Nesterov step: b = mu * b + d; theta = theta - lr * (d + mu * b). A void round takes none."""
+    """One Nesterov step: b = mu * b + d; theta = theta - lr * (d + mu * b). A void round takes none.
+
+    The clip norm stays as it is: the caller, who knows the round's consensus, sets the next one.
+    """
     rate, decay = _float32(lr), _float32(momentum)
     parameters, momenta = {}, {}
     for name, value in state.parameters.items():
         gradient = outer_gradient[name]
         momenta[name] = state.momentum[name] * decay + gradient
         parameters[name] = value - (momenta[name] * decay + gradient) * rate
-    return State(parameters, momenta)
+    return State(parameters, momenta, state.clip_norm)
 
 
 def _float32(scalar: float) -> Tensor:

@@ -1,8 +1,8 @@
 """A run's state between two rounds: parameters, outer momentum, and their one file (Protocol section 10).
 
-A state file is one canonical JSON line that lists every tensor (name, dtype, shape; sorted by name), a line
-feed, then the tensors' bytes, little-endian float32: all parameters, then all momenta. Equal states have
-equal files, so their root names them.
+A state file is one canonical JSON line with the clip norm (a hexadecimal float) and every tensor (name,
+dtype, shape; sorted by name), a line feed, then the tensors' bytes, little-endian float32: all parameters,
+then all momenta. Equal states have equal files, so their root names them.
 """
 
 import json
@@ -20,6 +20,8 @@ from earnest.protocol.merkle import content_root
 
 Parameters = dict[str, Tensor]
 
+MAX_NUMBER = 32  # characters of a hexadecimal float
+_CLIP_NORM = re.compile(rb'\{"clip_norm":"([-+.0-9a-fxp]{1,32})"')
 _NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
 
 
@@ -70,15 +72,21 @@ class Spec:
 
 @dataclass(frozen=True)
 class State:
-    """Float32 CPU tensors by name; `momentum` has the names and shapes of `parameters`."""
+    """Float32 CPU tensors by name; `momentum` has the names and shapes of `parameters`.
+
+    `clip_norm` is the norm to which the next round's updates are clipped: it follows from the round before,
+    so it has to travel with the state.
+    """
 
     parameters: Parameters
     momentum: Parameters
+    clip_norm: float
 
     @classmethod
-    def start(cls, parameters: Parameters) -> "State":
-        """The state before the first round: outer momentum zero."""
-        return cls(parameters, {name: torch.zeros_like(value) for name, value in parameters.items()})
+    def start(cls, parameters: Parameters, clip_norm: float) -> "State":
+        """The state before the first round: outer momentum zero, the recipe's clip norm."""
+        momentum = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        return cls(parameters, momentum, clip_norm)
 
 
 def spec(state: State) -> Spec:
@@ -101,7 +109,7 @@ def to_bytes(state: State) -> bytes:
     """The canonical state file."""
     layout = spec(state)
     tensors = torch.cat([layout.join(state.parameters), layout.join(state.momentum)])
-    return _header(layout) + tensors.numpy().astype("<f4").tobytes()
+    return _header(layout, state.clip_norm) + tensors.numpy().astype("<f4").tobytes()
 
 
 def from_bytes(data: bytes, layout: Spec) -> State:
@@ -109,7 +117,8 @@ def from_bytes(data: bytes, layout: Spec) -> State:
 
     Raises StateError unless `to_bytes` of the result is `data`, with finite numbers only.
     """
-    header = _header(layout)
+    clip_norm = _read_clip_norm(data)
+    header = _header(layout, clip_norm)
     if not data.startswith(header):
         raise StateError("state header is not the canonical one of this model")
     if len(data) != len(header) + 2 * layout.dense_bytes:
@@ -118,7 +127,7 @@ def from_bytes(data: bytes, layout: Spec) -> State:
     if not np.isfinite(numbers).all():
         raise StateError("state holds a number that is not finite")
     parameters, momentum = torch.from_numpy(numbers).split(layout.size)
-    return State(layout.split(parameters), layout.split(momentum))
+    return State(layout.split(parameters), layout.split(momentum), clip_norm)
 
 
 def state_root(state: State) -> bytes:
@@ -126,7 +135,23 @@ def state_root(state: State) -> bytes:
     return content_root(to_bytes(state))
 
 
-def _header(layout: Spec) -> bytes:
+def state_bytes(layout: Spec) -> int:
+    """The most bytes that a state file of this model can have."""
+    return len(_header(layout, 1.0)) + MAX_NUMBER + 2 * layout.dense_bytes
+
+
+def _header(layout: Spec, clip_norm: float) -> bytes:
     tensors = [[name, "F32", list(shape)] for name, shape in layout.shapes]
-    document = {"momentum": tensors, "parameters": tensors}
+    document = {"clip_norm": clip_norm.hex(), "momentum": tensors, "parameters": tensors}
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def _read_clip_norm(data: bytes) -> float:
+    found = _CLIP_NORM.match(data)
+    try:
+        clip_norm = float.fromhex(found[1].decode()) if found else 0.0
+    except (ValueError, OverflowError):
+        clip_norm = 0.0
+    if not 0 < clip_norm < math.inf:
+        raise StateError("state header has no clip norm above zero")
+    return clip_norm

@@ -21,10 +21,10 @@ def ramp(step: int) -> Parameters:
 
 def digest() -> str:
     shares = {0: 0.1, 2: 0.6, 5: 0.3}
-    state = State(ramp(11), ramp(13))
+    state = State(ramp(11), ramp(13), 1000.0)
     for codec in (DenseBf16(WIDE), Topk2Bit(WIDE, 64)):
         updates = [(seat, codec.encode(ramp(seat + 2)).update) for seat in shares]
-        gradient = aggregate(updates, shares, 1000.0, "contributor-mean")
+        gradient = aggregate(updates, shares, state.clip_norm, "contributor-mean")
         state = outer_step(state, gradient, 0.7, 0.9)
     return hashlib.sha256(to_bytes(state)).hexdigest()
 

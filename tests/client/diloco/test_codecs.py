@@ -5,6 +5,7 @@ import math
 import pickle
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -315,11 +316,13 @@ def test_the_hand_made_sparse_file_is_good() -> None:
     assert SPARSE.decode(topk_file(GOOD)).norm > 0
 
 
-def changed(chunk: int, **fields: object) -> bytes:
+def changed(chunk: int, **fields: Any) -> bytes:
     """GOOD with places, codes, low or high of one chunk replaced."""
-    chunks = [dict(zip(("places", "codes", "low", "high"), c, strict=True)) for c in GOOD]
-    chunks[chunk] |= fields
-    return topk_file([(c["places"], c["codes"], c["low"], c["high"]) for c in chunks])  # type: ignore[arg-type]
+    names = ("places", "codes", "low", "high")
+    places, codes, low, high = (
+        fields.get(name, value) for name, value in zip(names, GOOD[chunk], strict=True)
+    )
+    return topk_file([*GOOD[:chunk], (places, codes, low, high), *GOOD[chunk + 1 :]])
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def mean_loss(state: State, ids: range = IDS) -> float:
 
 def test_subtracting_the_pseudo_gradient_gives_the_trained_model() -> None:
     local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory())
-    after = State.start({n: v - local.pseudo_gradient[n] for n, v in STATE.parameters.items()})
+    after = State.start({n: v - local.pseudo_gradient[n] for n, v in STATE.parameters.items()}, 1.0)
     assert mean_loss(after) < mean_loss(STATE) - 0.1
 
 
@@ -145,6 +145,7 @@ def test_initial_state_follows_the_seed_with_momentum_zero() -> None:
     again, other = initial_state(TASK, RECIPE), initial_state(TASK, replace(RECIPE, seed=8))
     assert to_bytes(again) == to_bytes(STATE) != to_bytes(other)
     assert not flat(STATE.momentum).any()
+    assert STATE.clip_norm == RECIPE.scoring.clip_norm
     assert torch.equal(flat(STATE.parameters), flat(read_parameters(TASK.build_model(7))))
 
 

@@ -2,6 +2,7 @@
 
 import math
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from earnest.client.diloco.state import (
     from_bytes,
     read_parameters,
     spec,
+    state_bytes,
     state_root,
     to_bytes,
     write_parameters,
@@ -21,17 +23,20 @@ from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.merkle import content_root
 from tests.client.diloco.updates import SMALL, random_update
 
-STATE = State(random_update(SMALL, 1), random_update(SMALL, 2))
+STATE = State(random_update(SMALL, 1), random_update(SMALL, 2), 1.5)
 
 
 def test_state_file_is_a_line_of_json_then_parameters_then_momentum() -> None:
-    state = State({"w": torch.tensor([1.0, -2.0])}, {"w": torch.tensor([0.5, 0.0])})
-    header = b'{"momentum":[["w","F32",[2]]],"parameters":[["w","F32",[2]]]}\n'
+    state = State({"w": torch.tensor([1.0, -2.0])}, {"w": torch.tensor([0.5, 0.0])}, 20.0)
+    header = (
+        b'{"clip_norm":"0x1.4000000000000p+4","momentum":[["w","F32",[2]]],"parameters":[["w","F32",[2]]]}\n'
+    )
     assert to_bytes(state) == header + struct.pack("<4f", 1.0, -2.0, 0.5, 0.0)
 
 
 def test_order_of_insertion_does_not_change_the_file() -> None:
-    backwards = State(*({n: part[n] for n in reversed(part)} for part in (STATE.parameters, STATE.momentum)))
+    parameters, momentum = ({n: p[n] for n in reversed(p)} for p in (STATE.parameters, STATE.momentum))
+    backwards = State(parameters, momentum, STATE.clip_norm)
     assert to_bytes(backwards) == to_bytes(STATE)
 
 
@@ -40,11 +45,21 @@ def test_state_survives_its_file() -> None:
     assert to_bytes(back) == to_bytes(STATE)
     assert all(torch.equal(back.parameters[n], v) for n, v in STATE.parameters.items())
     assert all(torch.equal(back.momentum[n], v) for n, v in STATE.momentum.items())
+    assert back.clip_norm == 1.5
+    assert len(to_bytes(STATE)) <= state_bytes(SMALL)
 
 
-def test_root_is_the_content_root_of_the_file_and_sees_momentum() -> None:
+@pytest.mark.parametrize("norm", [5e-324, 0.1, 1 / 3, 1e300])
+def test_every_clip_norm_survives_to_the_last_bit(norm: float) -> None:
+    state = replace(STATE, clip_norm=norm)
+    assert from_bytes(to_bytes(state), SMALL).clip_norm == norm
+    assert len(to_bytes(state)) <= state_bytes(SMALL)
+
+
+def test_root_is_the_content_root_of_the_file_and_sees_momentum_and_clip_norm() -> None:
     assert state_root(STATE) == content_root(to_bytes(STATE))
-    assert state_root(STATE) != state_root(State(STATE.parameters, STATE.parameters))
+    assert state_root(STATE) != state_root(replace(STATE, momentum=STATE.parameters))
+    assert state_root(STATE) != state_root(replace(STATE, clip_norm=1.25))
 
 
 def test_loaded_state_does_not_share_memory_with_the_file() -> None:
@@ -58,18 +73,28 @@ def number(value: float) -> bytes:
     return data[:-4] + struct.pack("<f", value)
 
 
+def clip_norm(spelled: bytes) -> bytes:
+    return to_bytes(STATE).replace(b"0x1.8000000000000p+0", spelled)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
         (b"", "header"),
-        (to_bytes(STATE).replace(b"a.weight", b"a.wEight"), "header"),
+        (to_bytes(STATE).replace(b"a.weight", b"a.wEight"), "header is not the canonical"),
+        (clip_norm(b"0x3.0p-1"), "header is not the canonical"),
+        (clip_norm(b"0x0.0p+0"), "no clip norm above zero"),
+        (clip_norm(b"-0x1.8000000000000p+0"), "no clip norm above zero"),
+        (clip_norm(b"inf"), "no clip norm above zero"),
+        (clip_norm(b"0x1.0p+99999"), "no clip norm above zero"),
+        (clip_norm(b"0xp-x"), "no clip norm above zero"),
+        (clip_norm(b"1" * 100_000), "no clip norm above zero"),
         (b"\x80\x05" + to_bytes(STATE), "header"),
         (to_bytes(STATE)[:-1], "bytes, expected"),
         (to_bytes(STATE) + b"\0", "bytes, expected"),
         (number(math.nan), "not finite"),
         (number(-math.inf), "not finite"),
     ],
-    ids=["empty", "name", "pickle", "truncated", "oversized", "nan", "infinity"],
 )
 def test_anything_else_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(StateError, match=reason):
@@ -98,4 +123,4 @@ def test_parameters_are_copied_out_of_and_into_a_model() -> None:
     before = read_parameters(model)
     write_parameters(model, {name: value + 1 for name, value in before.items()})
     assert all(torch.equal(p, before[name] + 1) for name, p in model.named_parameters())
-    assert spec(State.start(before)) == Spec.of(before)
+    assert spec(State.start(before, 1.0)) == Spec.of(before)
