@@ -290,7 +290,7 @@ class Devnet:
     def _run_waiting(self) -> tuple[list[SignedTransactionAPI], list[ReceiptAPI]]:
         """Applies what fits into the block being built, best tip first; drops what cannot run any more."""
         state = self.state(self.head.header)
-        nonces = {sender: state.get_nonce(sender) for sender in self.mempool.senders}
+        nonces = {sender: state.get_nonce(Address(sender)) for sender in self.mempool.senders}
         transactions: list[SignedTransactionAPI] = []
         receipts: list[ReceiptAPI] = []
         while best := self.mempool.best(nonces, self._chain.header.base_fee_per_gas):  # pyright: ignore
