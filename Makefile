@@ -1,6 +1,7 @@
 # Everything runs from .venv, which `make setup` builds from requirements.lock.
 PY := .venv/bin/python
 STAMP := .venv/.installed
+ROOMS := contracts protocol client validator deploy cli
 
 .PHONY: demo test check format bench bench-demo gas agreement clean
 
@@ -21,6 +22,8 @@ test: $(STAMP)            ## every test, on two cores
 check: $(STAMP)           ## format, lint, types, architecture, artifacts
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
+	mkdir -p build/types/earnest
+	for room in $(ROOMS); do ln -sfn ../../../$$room build/types/earnest/$$room; done
 	.venv/bin/basedpyright --level error
 	.venv/bin/lint-imports
 	$(PY) -m earnest.deploy.compile --check

@@ -24,6 +24,7 @@ from earnest.cli.adversaries import ATTACKS, Forgery
 from earnest.client.bundle import RunFiles, publish
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer, import_key
 from earnest.client.diloco.initial import initial_state
 from earnest.client.diloco.state import state_root
@@ -271,10 +272,12 @@ def _keystore(path: Path, key: bytes) -> Signer:
 
 
 def _deploy(chain: Chain, deployer: Signer, output: Path) -> Deployment:
-    plan = make_plan(chain.chain_id, deployer.address, 0)
-    run_plan(plan, chain, deployer, output / "manifest.json")
-    contracts = Contracts.at(chain, plan.address("TrainingRuns"), chain.head())
-    return Deployment(chain, contracts, 0)
+    plan, intents = make_plan(chain.chain_id, deployer.address, 0), MemoryIntents()
+    outbox = Outbox(chain, deployer, intents, clock=lambda: 0.0, sleep=lambda seconds: None)
+    path = output / "manifest.json"
+    manifest = run_plan(plan, chain, outbox, intents, path, network="devnet", git="")
+    contracts = Contracts.at(chain, manifest.address("TrainingRuns"), chain.head())
+    return Deployment(chain, contracts, manifest.first_block)
 
 
 def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Party], recipe: Recipe) -> int:
@@ -371,7 +374,7 @@ class Attacker:
             round=work.round,
             codec=self._follower.codec,
             honest=work.payload,
-            clip_norm=newest.clip_norm if newest else self._follower.recipe.scoring.clip_norm,
+            clip_norm=newest.state.clip_norm if newest else self._follower.recipe.scoring.clip_norm,
             rng=self._rng,
             own=self._own,
             others=self._others(work),

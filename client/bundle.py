@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from earnest.client.diloco.state import State, from_bytes, spec, state_root, to_bytes
+from earnest.client.diloco.state import Spec, State, StateError, from_bytes, read_parameters, state_bytes, to_bytes
 from earnest.client.errors import EarnestError
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore
@@ -110,11 +110,12 @@ def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:
     bundle = Bundle.from_bytes(_obtain(root, base, MAX_BUNDLE_BYTES, store))
     bundle.check(params)
     task = load_task(bundle.recipe.task, bundle.recipe.task_options)
-    like = spec(task.build_model(bundle.recipe.seed))
-    limit = 64 * sum(4 * tensor.numel() for tensor in task.build_model(0).parameters()) + (1 << 20)
-    initial = from_bytes(_obtain(bundle.initial_state, base, limit, store), like)
-    if state_root(initial) != bundle.initial_state:
-        raise BundleError("the initial state's file is not canonical", "ask the sponsor")
+    layout = Spec.of(read_parameters(task.build_model(bundle.recipe.seed)))
+    limit = state_bytes(layout)
+    try:
+        initial = from_bytes(_obtain(bundle.initial_state, base, limit, store), layout)
+    except StateError as error:
+        raise BundleError(f"the run's initial state cannot be read: {error}", "ask the sponsor") from error
     return RunFiles(bundle, task, initial)
 
 

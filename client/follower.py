@@ -6,8 +6,7 @@ nodes that have seen the same blocks hold the same states, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -15,8 +14,8 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.scanner import Scanner
 from earnest.client.diloco.codecs import Codec, Update
 from earnest.client.diloco.outer import aggregate, outer_step
-from earnest.client.diloco.state import State, from_bytes, state_root, to_bytes
-from earnest.client.errors import Unavailable, WrongContent
+from earnest.client.diloco.state import State, from_bytes, state_bytes, state_root, to_bytes
+from earnest.client.errors import ReorgDetected, Unavailable, WrongContent
 from earnest.client.record import RunRecord
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.journal import Journal
@@ -33,11 +32,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Standing:
-    """The state after a round, its root, and the clip norm that holds for the next one."""
+    """The state after a round, and its root."""
 
     state: State
     root: bytes
-    clip_norm: float
 
 
 class Follower:
@@ -65,7 +63,7 @@ class Follower:
         self._journal = journal
         self._samples: list[RoundSamples] = []
         self._pool = recipe.sample_pool()
-        self._standings = {-1: Standing(initial, state_root(initial), recipe.scoring.clip_norm)}
+        self._standings = {-1: Standing(initial, state_root(initial))}
         self._updates: dict[bytes, Update] = {}
         self.at: BlockRef | None = None
 
@@ -74,9 +72,19 @@ class Follower:
         return self.record.params.schedule()
 
     def advance(self, head: BlockRef) -> None:
-        """Reads everything up to `head`. Raises ReorgDetected if blocks already read have changed."""
-        self.record.apply(self._scanner.poll(head))
+        """Reads everything up to `head`. What was derived from blocks that are no longer there is derived anew."""
+        try:
+            self.record.apply(self._scanner.poll(head))
+        except ReorgDetected as reorg:
+            log.warning("blocks were replaced", after=reorg.number, cause=reorg.cause)
+            self._forget_everything(reorg.number)
+            self.record.apply(self._scanner.poll(head))
         self.at = head
+
+    def _forget_everything(self, after: int) -> None:
+        self.record.rewind(after)
+        self._standings = {-1: self._standings[-1]}
+        self._samples, self._pool = [], self.recipe.sample_pool()
 
     # Where objects are
 
@@ -167,35 +175,26 @@ class Follower:
             return self._download(round)
         outer = self.recipe.outer
         gradient = aggregate(
-            [(seat, updates[seat]) for seat in sorted(portion)], portion, before.clip_norm, outer.aggregation
+            [(seat, updates[seat]) for seat in sorted(portion)], portion, before.state.clip_norm, outer.aggregation
         )
-        state = outer_step(before.state, gradient, outer.lr, outer.momentum)
+        stepped = outer_step(before.state, gradient, outer.lr, outer.momentum)
+        norms = [(updates[seat].norm, settled.consensus[seat]) for seat in sorted(portion)]
+        state = replace(stepped, clip_norm=clip_norm(norms, self.recipe.scoring.clip_norm))
         root = self.keep(state)
         log.info("state", round=round, root=root.hex(), counted=len(portion))
-        return Standing(state, root, self._next_clip(updates, settled.consensus))
-
-    def _next_clip(self, updates: dict[int, Update], consensus: Sequence[int]) -> float:
-        norms = [(update.norm, consensus[seat]) for seat, update in sorted(updates.items())]
-        return clip_norm(norms, self.recipe.scoring.clip_norm)
+        return Standing(state, root)
 
     def _download(self, round: int) -> Standing:
-        """The state after `round` as a later round's majority reported it; for payloads that are gone."""
+        """The state after `round` as a later round's majority reported it, for payloads that are gone."""
         later = self.record.settled(round + 1) if self.closed(round + 1) else None
         if later is None or later.pair is None:
             raise Unavailable(
                 f"an accepted update of round {round} is served by nobody, and no later report names its state",
-                fix="wait for the next round's reports, or add a mirror that has the payload",
+                "wait for the next round's reports, or add a mirror that has the payload",
             )
         root = later.pair[1]
-        data = fetch(root, None, self.sources(), self._state_limit())
-        before = self._standings[-1].state
-        state = from_bytes(data, before)
-        updates = {seat: self.update(round, seat) for seat in shares(self.record.settled(round).consensus)}
-        self._store.put(data)
-        return Standing(state, root, self._next_clip(updates, self.record.settled(round).consensus))
-
-    def _state_limit(self) -> int:
-        return len(to_bytes(self._standings[-1].state)) if -1 in self._standings else 0
+        data = fetch(root, None, self.sources(), state_bytes(self.codec.spec), self._store)
+        return Standing(from_bytes(data, self.codec.spec), root)
 
     def keep(self, state: State) -> bytes:
         """Puts the state's file where others can fetch it; returns its root."""

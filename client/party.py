@@ -35,20 +35,21 @@ class Deployment:
 
     @property
     def name(self) -> str:
-        """What a journal is bound to: chain id and contract."""
-        return f"{self.chain.chain_id}/{self.contracts.runs.address}"
+        """What a journal is bound to. A local chain that was started anew has another hash, so old salts stay unused."""
+        birth = self.chain.block(self.first_block).hash.hex()
+        return f"{self.chain.chain_id}/{self.contracts.runs.address}/{birth}"
 
     def read_run(self, run: int) -> RunRecord:
         """The run's record up to the newest final block. Raises EarnestError when there is no such run."""
         record = RunRecord(run)
-        record.apply(self._scanner().poll(self.chain.final()))
+        record.apply(self.scanner().poll(self.chain.final()))
         if not record.known:
             raise EarnestError(f"there is no run {run} on this deployment", "list the runs: `earnest status`")
         return record
 
-    def _scanner(self) -> Scanner:
-        addresses = (self.contracts.runs.address, self.contracts.settlement.address)
-        return Scanner(self.chain, addresses, self.first_block)
+    def scanner(self) -> Scanner:
+        """A scanner of everything that runs and settlement have logged."""
+        return Scanner(self.chain, (self.contracts.runs, self.contracts.settlement), self.first_block)
 
 
 class Party:
@@ -99,7 +100,7 @@ class Party:
 
     def follow(self, run: int, salt: Callable[[], bytes]) -> tuple[NodeParts, RunFiles]:
         """What a node of this account needs for `run`. Raises BundleError if the run's files are not the run's."""
-        scanner = self.deployment._scanner()
+        scanner = self.deployment.scanner()
         record = RunRecord(run)
         record.apply(scanner.poll(self.deployment.chain.final()))
         if not record.known:

@@ -6,7 +6,7 @@ A pure fold: the same events give the same record on every machine, in whatever 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -55,6 +55,8 @@ class SeatRecord:
     stake: Timeline[int] = field(default_factory=Timeline)
     asked_back: Timeline[int] = field(default_factory=Timeline)
     uri: str = ""
+    barred_until: int = 0
+    """Commitments of earlier rounds are refused."""
 
     def tenure_start(self, round: int) -> int | None:
         """The first round of the tenure that holds the seat in `round`."""
@@ -66,7 +68,7 @@ class Position(NamedTuple):
     """Where on the chain something was recorded; the earlier of two is the smaller."""
 
     block: int
-    index: int
+    log_index: int
 
 
 @dataclass
@@ -88,12 +90,15 @@ class RunRecord:
 
     def __init__(self, run: int) -> None:
         self.run = run
+        self._events: list[Any] = []
+        self._reset()
+
+    def _reset(self) -> None:
         self.sponsor = ""
         self.uri = ""
         self.rounds: dict[int, RoundRecord] = {}
         self.seats: dict[Role, dict[int, SeatRecord]] = {Role.TRAINER: {}, Role.VALIDATOR: {}}
         self.penalties: dict[bytes, dict[str, Any]] = {}
-        self.log: list[tuple[str, dict[str, Any], int]] = []
         self._params: RunParams | None = None
         self._planned_rounds = 0
         self._settled: dict[int, Settled] = {}
@@ -125,13 +130,24 @@ class RunRecord:
         """Folds events (client.chain.scanner.Event) in chain order; other runs' events are passed over."""
         for event in events:
             if event.args.get("run") == self.run:
-                fold = _FOLDS.get(event.name)
-                if fold is not None:
+                self._events.append(event)
+                if (fold := _FOLDS.get(event.name)) is not None:
                     fold(self, event.args, Position(event.block, event.index))
-                self.log.append((event.name, dict(event.args), event.block))
-            elif "penalty" in event.args and bytes(event.args["penalty"]) in self.penalties:
+            elif event.args.get("penalty") in self.penalties:
+                self._events.append(event)
                 self._on_penalty(event.name, event.args)
-                self.log.append((event.name, dict(event.args), event.block))
+
+    def rewind(self, block: int) -> None:
+        """Forgets every event after `block`: those blocks are no longer on the chain."""
+        kept = [event for event in self._events if event.block <= block]
+        self._events = []
+        self._reset()
+        self.apply(kept)
+
+    @property
+    def events(self) -> Sequence[Any]:
+        """Everything that was logged of the run so far (client.chain.scanner.Event), in chain order."""
+        return self._events
 
     def _run_created(self, args: dict[str, Any], at: Position) -> None:
         self._params = RunParams(*_as_tuple(args["params"]))
@@ -156,6 +172,9 @@ class RunRecord:
 
     def _stake_synced(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role(args["role"]), args["seat"]).stake.set(args["from_round"], args["new"])
+
+    def _barred(self, args: dict[str, Any], at: Position) -> None:
+        self.seat(Role.TRAINER, args["seat"]).barred_until = args["until_round"]
 
     def _asked_back(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role.VALIDATOR, args["seat"]).asked_back.set(args["from_round"], args["from_round"])
@@ -204,6 +223,10 @@ class RunRecord:
         """Trainer seats that work in `round`: held, with stake; ascending (Protocol section 6)."""
         seats = self.seats[Role.TRAINER]
         return sorted(i for i, s in seats.items() if s.owner.at(round) and (s.stake.at(round) or 0) > 0)
+
+    def may_commit(self, seat: int, round: int) -> bool:
+        """Whether the trainer seat works in `round` and is not sitting out a penalty."""
+        return seat in self.active_trainers(round) and self.seats[Role.TRAINER][seat].barred_until <= round
 
     def validator_stakes(self, round: int) -> tuple[int, ...]:
         """Stake per validator seat that counts in `round`; 0 for inactive seats (Protocol section 3)."""
@@ -263,6 +286,7 @@ _FOLDS = {
     "UriChanged": RunRecord._uri_changed,
     "StakeSynced": RunRecord._stake_synced,
     "AskedBack": RunRecord._asked_back,
+    "Barred": RunRecord._barred,
     "Committed": RunRecord._committed,
     "Revealed": RunRecord._revealed,
     "SeedStored": RunRecord._seed_stored,

@@ -81,7 +81,7 @@ class TrainerNode(Node):
     # Commit
 
     def _commit(self, round: int, seat: int, head: BlockRef) -> None:
-        if seat not in self.record.active_trainers(round):
+        if not self.record.may_commit(seat, round):
             return
         saved = self.parts.journal.commitment(self.run, round, self.role)
         if saved is None:
@@ -110,7 +110,7 @@ class TrainerNode(Node):
             round < self.record.planned_rounds
             and round not in self._skipped
             and round not in self._work
-            and seat in self.record.active_trainers(round)
+            and self.record.may_commit(seat, round)
             and self.parts.journal.commitment(self.run, round, self.role) is None
         )
 

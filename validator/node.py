@@ -101,7 +101,7 @@ class ValidatorNode(Node):
     def _seed(self, round: int, head: BlockRef) -> None:
         runs = self.parts.contracts.runs
         state = runs.seed_of(self.run, round, at=head)
-        if state.seed is not None or (state.block and head.number + 1 < state.block + SEED_BLOCKS):
+        if state.seed is not None or (state.block and head.number < state.block + SEED_BLOCKS):
             return
         self.submit(
             f"seed/{round}/{state.block}",
@@ -142,7 +142,7 @@ class ValidatorNode(Node):
             base_root=base.root,
             newest=newest.state,
             newest_root=newest.root,
-            clip_norm=newest.clip_norm,
+            clip_norm=newest.state.clip_norm,
             seed=seen.seed,
             submissions=tuple(self._submission(round, seat) for seat in sorted(seen.manifests)),
             assigned={seat: samples.assigned.get(seat, ()) for seat in seen.manifests},

@@ -1,0 +1,114 @@
+"""How the demo is shown: a line per round as it closes, a summary in plain words, and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+TOKEN = 10**18
+COLOURS = ("#3366aa", "#2a9d8f", "#8a6fb0", "#cc3344", "#777777", "#999999", "#bbbbbb")
+
+
+def tokens(wei: str | int) -> str:
+    """Wei as tokens with two decimals."""
+    return f"{int(wei) / TOKEN:,.2f}"
+
+
+def round_table(report: dict[str, Any], dense_bytes: int) -> Table:
+    """One round: what each trainer's update was judged to be, what it was paid, and its bond after."""
+    title = f"Round {report['round']}: held-out loss {report['loss']:.3f} nats per byte"
+    if report["update_bytes"]:
+        title += f", {report['update_bytes']:,} bytes an update ({dense_bytes / report['update_bytes']:.0f} x smaller)"
+    table = Table(title=title, title_justify="left")
+    for heading in ("trainer", "verdict", "weight", "pay", "bond"):
+        table.add_column(heading, justify="left" if heading in ("trainer", "verdict") else "right")
+    for name, verdict in report["verdicts"].items():
+        style = None if verdict in ("accepted", "absent") else "red"
+        table.add_row(
+            name,
+            verdict.replace("_", " "),
+            f"{report['weights'][name] / 65_535:.3f}",
+            tokens(report["pay_wei"][name]),
+            tokens(report["bonds_wei"][name]),
+            style=style,
+        )
+    return table
+
+
+def summary_table(result: dict[str, Any]) -> Table:
+    """Everyone at the end: what they put up, what they have left, what they earned."""
+    table = Table(title="At the end", title_justify="left")
+    for heading in ("who", "honest", "bond before", "bond after", "earned"):
+        table.add_column(heading, justify="left" if heading in ("who", "honest") else "right")
+    for one in result["participants"]:
+        table.add_row(
+            one["name"],
+            "yes" if one["honest"] else "no",
+            tokens(one["bond_start_wei"]),
+            tokens(one["bond_end_wei"]),
+            tokens(one["earned_wei"]),
+            style=None if one["honest"] else "red",
+        )
+    return table
+
+
+def last_line(result: dict[str, Any]) -> str:
+    """What happened, in one plain sentence or two."""
+    everyone = result["participants"]
+    honest = [one for one in everyone if one["honest"] and one["role"] == "trainer"]
+    earned = sum(int(one["earned_wei"]) for one in honest) // max(1, len(honest))
+    agreed = len(set(result["state_roots"].values())) == 1
+    text = (
+        f"The model went from {result['initial_loss']:.2f} to {result['final_loss']:.2f} nats per byte in "
+        f"{len(result['rounds'])} rounds; {len(honest)} honest trainers earned {tokens(earned)} on average and lost no bond"
+    )
+    if any(one["bond_end_wei"] != one["bond_start_wei"] for one in everyone if one["honest"]):
+        text = text.replace("lost no bond", "some honest bond was lost")
+    for one in everyone:
+        if not one["honest"]:
+            lost = int(one["bond_start_wei"]) - int(one["bond_end_wei"])
+            what = f"{result['attack']} trainer" if one["role"] == "trainer" else "lying validator"
+            text += f"; the {what} earned {tokens(one['earned_wei'])} and lost {tokens(lost)} of its bond"
+    root = result["final_state_root"]
+    return f"{text}. All {len(result['state_roots'])} nodes hold the same final state, {root}." if agreed else text + "."
+
+
+def show(console: Console, result: dict[str, Any], picture: Path) -> None:
+    """The summary, the picture's place, and the last line."""
+    console.print(summary_table(result))
+    console.print(f"Picture: {picture}")
+    console.print(last_line(result))
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Writes a PNG: the loss after each round, and every trainer's bond and pay over the run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rounds = result["rounds"]
+    trainers = [one for one in result["participants"] if one["role"] == "trainer"]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
+
+    steps = range(len(rounds) + 1)
+    left.plot(steps, [result["initial_loss"], *(r["loss"] for r in rounds)], "o-", color=COLOURS[0])
+    left.axhline(2.51, color="#999999", linewidth=1, linestyle=":")
+    left.annotate("one-byte-context n-gram", (0.02, 2.53), xycoords=("axes fraction", "data"), fontsize=8, color="#777777")
+    left.set(title="Held-out loss of the shared model", xlabel="rounds", ylabel="nats per byte")
+
+    for colour, one in zip(COLOURS, trainers, strict=False):
+        name, start = one["name"], int(one["bond_start_wei"])
+        bonds = [start, *(int(r["bonds_wei"][name]) for r in rounds), int(one["bond_end_wei"])]
+        label = name if one["honest"] else f"{name} ({result['attack']})"
+        colour = colour if one["honest"] else "#cc3344"
+        right.plot(range(len(bonds)), [bond / TOKEN for bond in bonds], "o-", color=colour, label=label, markersize=4)
+    right.set(title="Trainers' bonds", xlabel="rounds (last point: after the contest window)", ylabel="tokens")
+    right.legend(frameon=False, fontsize=8)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
