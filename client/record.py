@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from earnest.protocol.consensus import Ballot, Settled, settle
 from earnest.protocol.manifest import Manifest
+from earnest.protocol.penalties import BARRING
 from earnest.protocol.report import Report, read_report
 from earnest.protocol.run import RunParams
 from earnest.protocol.verdicts import Role
@@ -55,8 +56,6 @@ class SeatRecord:
     stake: Timeline[int] = field(default_factory=Timeline)
     asked_back: Timeline[int] = field(default_factory=Timeline)
     uri: str = ""
-    barred_until: int = 0
-    """Commitments of earlier rounds are refused."""
 
     def tenure_start(self, round: int) -> int | None:
         """The first round of the tenure that holds the seat in `round`."""
@@ -99,6 +98,7 @@ class RunRecord:
         self.rounds: dict[int, RoundRecord] = {}
         self.seats: dict[Role, dict[int, SeatRecord]] = {Role.TRAINER: {}, Role.VALIDATOR: {}}
         self.penalties: dict[bytes, dict[str, Any]] = {}
+        self.barred: dict[str, int] = {}
         self._params: RunParams | None = None
         self._planned_rounds = 0
         self._settled: dict[int, Settled] = {}
@@ -173,9 +173,6 @@ class RunRecord:
     def _stake_synced(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role(args["role"]), args["seat"]).stake.set(args["from_round"], args["new"])
 
-    def _barred(self, args: dict[str, Any], at: Position) -> None:
-        self.seat(Role.TRAINER, args["seat"]).barred_until = args["until_round"]
-
     def _asked_back(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role.VALIDATOR, args["seat"]).asked_back.set(args["from_round"], args["from_round"])
 
@@ -197,6 +194,8 @@ class RunRecord:
 
     def _penalty_locked(self, args: dict[str, Any], at: Position) -> None:
         self.penalties[bytes(args["penalty"])] = {**args, "status": "locked"}
+        if args["verdict"] in BARRING:
+            self.barred[args["account"]] = self.params.penalty_terms().barred_until(args["round"])
 
     def _on_penalty(self, name: str, args: dict[str, Any]) -> None:
         penalty = self.penalties[bytes(args["penalty"])]
@@ -225,8 +224,9 @@ class RunRecord:
         return sorted(i for i, s in seats.items() if s.owner.at(round) and (s.stake.at(round) or 0) > 0)
 
     def may_commit(self, seat: int, round: int) -> bool:
-        """Whether the trainer seat works in `round` and is not sitting out a penalty."""
-        return seat in self.active_trainers(round) and self.seats[Role.TRAINER][seat].barred_until <= round
+        """Whether the trainer seat works in `round` and its owner is not sitting out a penalty."""
+        owner = self.owner(Role.TRAINER, seat, round) or ""
+        return seat in self.active_trainers(round) and self.barred.get(owner, 0) <= round
 
     def validator_stakes(self, round: int) -> tuple[int, ...]:
         """Stake per validator seat that counts in `round`; 0 for inactive seats (Protocol section 3)."""
@@ -286,7 +286,6 @@ _FOLDS = {
     "UriChanged": RunRecord._uri_changed,
     "StakeSynced": RunRecord._stake_synced,
     "AskedBack": RunRecord._asked_back,
-    "Barred": RunRecord._barred,
     "Committed": RunRecord._committed,
     "Revealed": RunRecord._revealed,
     "SeedStored": RunRecord._seed_stored,
