@@ -1,0 +1,1 @@
+"""The chain as nodes use it; the only importer of web3."""

@@ -121,7 +121,10 @@ class FeePolicy:
 
     patience_s: float = 45.0
     ceiling: int = 500 * GWEI  # wei per gas; rather than pay more, the node waits
-    gas_margin_percent: int = 25
+
+    def gas(self, estimate: int) -> int:
+        """A limit with room for what others may change before it is mined: a quarter, and one fresh slot."""
+        return estimate * 5 // 4 + 22_100
 
     def first(self, market: Fees) -> Offer:
         """For a new transaction."""
@@ -164,8 +167,7 @@ class Preview:
 def preview(chain: Chain, sender: str, call: Call, policy: FeePolicy | None = None) -> Preview:
     """Gas, cost and balance of a call sent now; needs no key. Raises Reverted with the contract's reason."""
     policy = policy or FeePolicy()
-    estimate = chain.estimate(sender, call.to, call.data, call.value)
-    gas = estimate * (100 + policy.gas_margin_percent) // 100
+    gas = policy.gas(chain.estimate(sender, call.to, call.data, call.value))
     offer = policy.first(chain.fees())
     return Preview(call, gas, offer.max_fee, offer.tip, chain.balance(sender, chain.head()))
 
@@ -379,7 +381,13 @@ class Outbox:
         )
 
     def _deliver(self, intent: Intent, attempts: int = 4) -> None:
-        delivery = self._chain.send_raw(self._sign(intent).raw)
+        try:
+            delivery = self._chain.send_raw(self._sign(intent).raw)
+        except OutOfFunds as error:
+            if len(intent.hashes) == 1:
+                raise
+            log.warning("cannot pay more", intent=intent.name, cause=error.cause)
+            delivery = Delivery.KNOWN
         if delivery is Delivery.NONCE_GAP:
             return
         self._sent_at[intent.name] = self._clock()

@@ -88,7 +88,8 @@ class Scanner:
         Raises ReorgDetected when blocks read before were replaced: forget events of blocks after its `number`;
         the scanner has done so, and the next poll reads on from there. Nothing is lost when a poll raises.
         """
-        self._check_ancestry(to)
+        if self._cursor is not None and to.number == self._cursor.last and to.hash != self._cursor.hash:
+            self._rewind()
         while self._next <= to.number:
             last = min(to.number, self._next + self._width - 1)
             page = self._read(self._next, to if last == to.number else self._chain.block(last))
@@ -123,14 +124,6 @@ class Scanner:
     def _check_link(self, first: int) -> None:
         """The first new block's parent is the last old one."""
         if self._cursor is not None and self._chain.block(first).parent != self._cursor.hash:
-            self._rewind()
-
-    def _check_ancestry(self, to: BlockRef) -> None:
-        cursor = self._cursor
-        if cursor is None or to.number < cursor.last:
-            return
-        known = to.hash if to.number == cursor.last else self._chain.block(cursor.last).hash
-        if known != cursor.hash:
             self._rewind()
 
     def _rewind(self) -> None:

@@ -232,7 +232,7 @@ def test_the_fee_ceiling_holds(world: World, slow: Counter, trainer: Signer) -> 
     store, clock = MemoryIntents(), Clock()
     offer = CALM.first(slow.chain.fees())
     policy = FeePolicy(patience_s=1, ceiling=offer.max_fee * 2)
-    outbox_of(slow.chain, trainer, store, clock, policy=policy, wait_s=60).send("add", slow.add())
+    outbox_of(slow.chain, trainer, store, clock, policy=policy, wait_s=12).send("add", slow.add())
     intent = store.intent("add")
     assert intent is not None and len(intent.hashes) > 3
     assert intent.max_fee <= policy.ceiling < -(-intent.max_fee * 9 // 8)
@@ -299,6 +299,36 @@ def test_a_receipt_that_comes_late_is_waited_for(
     node.mischief = None
     assert outbox.send("add", counter.add()) is not None
     assert len(world.delivered) == 1
+
+
+def test_a_receipt_that_one_answer_missed_is_no_reason_to_cry_drift(
+    world: World, node: LocalNode, trainer: Signer, counter_address: str
+) -> None:
+    """Receipt missing, then the block arrives, then the nonce is used up: the receipt is asked for again."""
+    counter = counter_on(Chain([node.url], CHAIN_ID), counter_address)
+    asked = [0]
+
+    def miss_the_second(receipt: Any) -> Any:
+        asked[0] += 1
+        return None if asked[0] == 2 else receipt
+
+    node.mischief = only("eth_getTransactionReceipt", miss_the_second)
+    assert outbox_of(counter.chain, trainer).send("add", counter.add()) is not None
+    assert asked[0] > 2 and counter.count() == 1
+
+
+def test_a_higher_fee_that_cannot_be_paid_leaves_the_version_that_is_out_there(
+    world: World, node: LocalNode, slow: Counter, trainer: Signer
+) -> None:
+    store, clock = MemoryIntents(), Clock()
+    outbox_of(slow.chain, trainer, store, clock, wait_s=0).send("add", slow.add())
+    node.mischief = refuse("eth_sendRawTransaction", "insufficient funds for gas * price + value")
+    outbox = outbox_of(slow.chain, trainer, store, clock, policy=CALM)
+    with pytest.raises(OutOfFunds):
+        outbox.resume()
+    outbox._pay_more(store.open_intents()[0])
+    world.mine()
+    assert len(outbox.resume()) == 1 and slow.count() == 1
 
 
 def test_an_endpoint_that_dies_on_the_way_is_waited_out(
