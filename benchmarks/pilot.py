@@ -7,6 +7,7 @@ forward-only speed. `--reset` forgets the inner optimizer between rounds, as a b
 
 import argparse
 import time
+from dataclasses import replace
 
 import torch
 
@@ -37,7 +38,6 @@ def run(task: Shakespeare, recipe: Recipe, reset: bool) -> None:
     state, pool = initial_state(task, recipe), recipe.sample_pool()
     codec = make_codec(recipe.codec, spec(state))
     memories = [TrainerMemory() for _ in range(TRAINERS)]
-    norms: list[tuple[float, int]] = []
     ratio = spec(state).dense_bytes / codec.payload_bytes
     print(f"{codec.name}: {codec.payload_bytes} bytes per update, 1/{ratio:.1f} of dense float32")
     print(f"start    {report(task, state):.3f} nats per byte")
@@ -51,11 +51,11 @@ def run(task: Shakespeare, recipe: Recipe, reset: bool) -> None:
             memory.residual = encoded.residual
             updates.append((seat, encoded.update))
         spent = time.process_time() - started
-        limit = clip_norm(norms, recipe.scoring.clip_norm)
         norms = [(update.norm, 1) for _, update in updates]
         shares = dict.fromkeys(range(TRAINERS), 1 / TRAINERS)
-        gradient = aggregate(updates, shares, limit, recipe.outer.aggregation)
-        state = outer_step(state, gradient, recipe.outer.lr, recipe.outer.momentum)
+        gradient = aggregate(updates, shares, state.clip_norm, recipe.outer.aggregation)
+        stepped = outer_step(state, gradient, recipe.outer.lr, recipe.outer.momentum)
+        state = replace(stepped, clip_norm=clip_norm(norms, recipe.scoring.clip_norm))
         largest = max(norm for norm, _ in norms)
         print(
             f"round {round}  {report(task, state):.3f}   norm {largest:.2f}   {spent:.1f} CPU-s", flush=True

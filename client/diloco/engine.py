@@ -1,8 +1,7 @@
 """Local training: H inner steps from a shared state make a pseudo-gradient (DiLoCo, arXiv 2311.08105)."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,20 +71,22 @@ def train_round(
 ) -> LocalRound:
     """Train on `sample_ids`, in order, from `state`: H steps on H * batch ids, fewer on fewer.
 
-    Deterministic in its arguments on one machine. Leaves the new inner optimizer state in `memory.inner`; the
-    residual is the codec's to use and the caller's to store. Raises TrainingDiverged.
+    Deterministic in its arguments on one machine, the number of `threads` included: it changes the order of
+    sums. It is the whole process's, and stays: putting it back would change it under another round in the
+    process. Leaves the new inner optimizer state in `memory.inner`; the residual is the codec's to use and
+    the caller's to store. Raises TrainingDiverged.
     """
     first, total = round * recipe.inner.steps, rounds * recipe.inner.steps
-    with torch_threads(threads):
-        model = task.build_model(recipe.seed).to(device)
-        write_parameters(model, state.parameters)
-        optimizer = task.optimizer(model, recipe.inner)
-        _restore(optimizer, model, memory.inner)
-        losses, tokens = [], 0
-        for step, batch in enumerate(task.batches("train", recipe.seed, sample_ids, recipe.inner.batch)):
-            _set_rate(optimizer, learning_rate(recipe.inner, first + step, total))
-            losses.append(_step(task, model, optimizer, batch.to(device), recipe.inner.clip))
-            tokens += batch.targets.numel()
+    torch.set_num_threads(threads)
+    model = task.build_model(recipe.seed).to(device)
+    write_parameters(model, state.parameters)
+    optimizer = task.optimizer(model, recipe.inner)
+    _restore(optimizer, model, memory.inner)
+    losses, tokens = [], 0
+    for step, batch in enumerate(task.batches("train", recipe.seed, sample_ids, recipe.inner.batch)):
+        _set_rate(optimizer, learning_rate(recipe.inner, first + step, total))
+        losses.append(_step(task, model, optimizer, batch.to(device), recipe.inner.clip))
+        tokens += batch.targets.numel()
     local = read_parameters(model)
     memory.inner = _saved(optimizer, model)
     gradient = {name: base - local[name] for name, base in state.parameters.items()}
@@ -98,17 +99,6 @@ def learning_rate(inner: Inner, step: int, total: int) -> float:
         return inner.lr
     fall = 0.5 * (1 + math.cos(math.pi * min(step / total, 1)))
     return inner.lr * (COSINE_FLOOR + (1 - COSINE_FLOOR) * fall)
-
-
-@contextmanager
-def torch_threads(threads: int) -> Iterator[None]:
-    """Pin torch's threads: their number changes the order of sums, and so the bits of local training."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _step(task: Task, model: nn.Module, optimizer: optim.Optimizer, batch: Batch, clip: float) -> float:

@@ -48,9 +48,10 @@ class Shakespeare(Task):
         ]
 
     def build_model(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return Gpt(self.layers, self.width, self.heads, self.context)
+        with torch.device("meta"):  # no default initialisation: it would draw from the process's generator
+            model = Gpt(self.layers, self.width, self.heads, self.context)
+        model.to_empty(device="cpu").initialise(torch.Generator().manual_seed(seed))
+        return model
 
     def batches(self, split: str, seed: int, sample_ids: Sequence[int], batch: int) -> Iterator[Batch]:
         if split not in self._texts:
@@ -112,10 +113,16 @@ class Gpt(nn.Module):
         self.places = nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width, bias=False)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """As GPT-2: normal, 0.02 wide, narrower where a layer adds to the residual stream; norms start at 1."""
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                depth = math.sqrt(2 * layers) if name.endswith(("out.weight", "down.weight")) else 1
-                nn.init.normal_(parameter, std=0.02 / depth)
+            if parameter.dim() == 1:
+                nn.init.ones_(parameter)
+            else:
+                adds = name.endswith(("out.weight", "down.weight"))
+                depth = math.sqrt(2 * len(self.blocks)) if adds else 1
+                nn.init.normal_(parameter, std=0.02 / depth, generator=generator)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Int64 [B, T] -> logits [B, T, BYTES]."""

@@ -1,6 +1,7 @@
 """Local rounds are deterministic, resumable, and give a pseudo-gradient that helps when subtracted."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,6 @@ from earnest.client.diloco.engine import (
     TrainerMemory,
     TrainingDiverged,
     learning_rate,
-    torch_threads,
     train_round,
 )
 from earnest.client.diloco.initial import initial_state
@@ -130,12 +130,24 @@ def test_later_rounds_continue_the_schedule() -> None:
     assert sizes[1] < sizes[0] / 3
 
 
-def test_threads_are_pinned_and_given_back() -> None:
-    before = torch.get_num_threads()
-    with pytest.raises(RuntimeError), torch_threads(before + 1):
-        assert torch.get_num_threads() == before + 1
-        raise RuntimeError
-    assert torch.get_num_threads() == before
+def test_rounds_side_by_side_give_the_bits_of_rounds_alone() -> None:
+    alone = [train_round(TASK, RECIPE, STATE, ids, 0, 2, TrainerMemory()) for ids in (IDS, range(200, 240))]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(
+            pool.map(
+                lambda ids: train_round(TASK, RECIPE, STATE, ids, 0, 2, TrainerMemory()),
+                (IDS, range(200, 240)),
+            )
+        )
+    for one, other in zip(alone, together, strict=True):
+        assert torch.equal(flat(one.pseudo_gradient), flat(other.pseudo_gradient))
+
+
+def test_the_caller_chooses_the_threads() -> None:
+    train_round(TASK, RECIPE, STATE, IDS[:8], 0, 2, TrainerMemory(), threads=2)
+    assert torch.get_num_threads() == 2
+    train_round(TASK, RECIPE, STATE, IDS[:8], 0, 2, TrainerMemory())
+    assert torch.get_num_threads() == 1
 
 
 # The initial state

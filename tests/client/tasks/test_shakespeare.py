@@ -96,7 +96,7 @@ def test_loss_of_an_untrained_model_is_the_uniform_guess() -> None:
     (batch,) = TASK.batches("report", 0, TASK.report_ids[:8], 8)
     losses = TASK.loss(TASK.build_model(0), batch)
     assert losses.shape == (8,)
-    assert losses.mean().item() == pytest.approx(math.log(256), abs=0.05)
+    assert losses.mean().item() == pytest.approx(math.log(256), abs=0.1)
 
 
 def test_loss_of_a_sequence_does_not_depend_on_its_neighbours() -> None:
