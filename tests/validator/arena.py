@@ -1,0 +1,140 @@
+"""A run without a chain: trainers, honest or not, train, publish and are judged, and the model moves on.
+
+Everything but the chain is the real thing: engine, codec, assignment, judgement, weights and outer step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from earnest.cli.adversaries import ATTACKS, Forgery
+from earnest.client.diloco.codecs import make_codec
+from earnest.client.diloco.engine import TrainerMemory, train_round
+from earnest.client.diloco.initial import initial_state
+from earnest.client.diloco.outer import aggregate, outer_step
+from earnest.client.diloco.state import spec, state_root
+from earnest.client.tasks.task import Task
+from earnest.protocol import step
+from earnest.protocol.manifest import Manifest
+from earnest.protocol.merkle import content_root, samples_root
+from earnest.protocol.recipe import Recipe
+from earnest.protocol.seed import fallback_seed, round_seed
+from earnest.validator.judge import Judgement, Memory, RoundInputs, Submission, judge_round
+from earnest.validator.similarity import Position
+
+RUN = 1
+
+
+def trainer_address(seat: int) -> str:
+    return f"0x{seat + 1:040x}"
+
+
+class Arena:
+    """Plays the rounds of one run; seat i follows the attack `attacks[i]`, `none` being honest."""
+
+    def __init__(self, task: Task, recipe: Recipe, attacks: Sequence[str], rounds: int) -> None:
+        self.task, self.recipe, self.rounds = task, recipe, rounds
+        self.attacks = [ATTACKS[name]() for name in attacks]
+        self.state = initial_state(task, recipe)
+        self.codec = make_codec(recipe.codec, spec(self.state))
+        self.pool, self.seed = recipe.sample_pool(), fallback_seed(RUN, 0)
+        self.trainers = [TrainerMemory() for _ in attacks]
+        self.honest: list[dict[int, bytes]] = [{} for _ in attacks]
+        self.published: list[dict[int, bytes]] = [{} for _ in attacks]
+        self.counted: list[tuple[float, int]] = []
+        self.memory = Memory()
+        self.round = 0
+
+    def train(self) -> RoundInputs:
+        """Everybody trains and publishes; what there is to judge."""
+        seats, root = range(len(self.attacks)), state_root(self.state)
+        samples = self.pool.assign(self.seed, seats)
+        seed = round_seed(bytes(31) + bytes([self.round + 1]), self.recipe.seed, self.round)
+        limit = step.clip_norm(self.counted, self.recipe.scoring.clip_norm)
+        submissions = []
+        for seat in seats:
+            payload = self._payload(seat, samples.assigned[seat], limit)
+            if payload is not None:
+                submissions.append(self._submission(seat, payload, root, samples.assigned[seat]))
+        inputs = RoundInputs(
+            recipe=self.recipe,
+            task=self.task,
+            round=self.round,
+            rounds=self.rounds,
+            trainer_limit=len(self.attacks),
+            base_root=root,
+            newest=self.state,
+            newest_root=root,
+            clip_norm=limit,
+            seed=seed,
+            submissions=tuple(submissions),
+            assigned=samples.assigned,
+            held_out=samples.held_out(seed),
+            memory=self.memory,
+        )
+        self.seed = seed
+        return inputs
+
+    def advance(self, inputs: RoundInputs, judgement: Judgement) -> None:
+        """Applies what was accepted, as consensus of validators who all judged alike."""
+        consensus = [vote.counted_weight for vote in judgement.votes]
+        shares = step.shares(consensus)
+        if shares:
+            updates = {seat: judgement.updates[seat].update for seat in shares}
+            outer = self.recipe.outer
+            gradient = aggregate(list(updates.items()), shares, inputs.clip_norm, outer.aggregation)
+            self.state = outer_step(self.state, gradient, outer.lr, outer.momentum)
+            self.counted = [(update.norm, consensus[seat]) for seat, update in updates.items()]
+        self.memory = judgement.memory
+        self.round += 1
+
+    def play(self) -> Judgement:
+        """One round from training to the next state."""
+        inputs = self.train()
+        judgement = judge_round(inputs)
+        self.advance(inputs, judgement)
+        return judgement
+
+    def _payload(self, seat: int, ids: Sequence[int], limit: float) -> bytes | None:
+        memory = self.trainers[seat]
+        local = train_round(self.task, self.recipe, self.state, ids, self.round, self.rounds, memory)
+        encoded = self.codec.encode(local.pseudo_gradient, memory.residual)
+        memory.residual = encoded.residual
+        self.honest[seat][self.round] = encoded.payload
+        forgery = Forgery(
+            round=self.round,
+            codec=self.codec,
+            honest=encoded.payload,
+            clip_norm=limit,
+            rng=np.random.default_rng([self.recipe.seed, seat, self.round]),
+            own=self.honest[seat],
+            others=self.published[(seat + 1) % len(self.attacks)],
+        )
+        payload = self.attacks[seat].forge(forgery)
+        if payload is not None:
+            self.published[seat][self.round] = payload
+        return payload
+
+    def _submission(self, seat: int, payload: bytes, root: bytes, ids: Sequence[int]) -> Submission:
+        manifest = Manifest(
+            run=RUN,
+            round=self.round,
+            trainer=trainer_address(seat),
+            base_state=root,
+            update=content_root(payload),
+            samples=samples_root(ids),
+            trace=bytes(32),
+            steps=self.recipe.inner.steps,
+            tokens=0,
+            size=len(payload),
+        )
+        return Submission(seat, manifest, Position(100 + self.round, seat), payload)
+
+
+def with_payload(submission: Submission, payload: bytes) -> Submission:
+    """The same submission, committed to another payload."""
+    manifest = replace(submission.manifest, update=content_root(payload), size=len(payload))
+    return replace(submission, manifest=manifest, payload=payload)

@@ -1,0 +1,279 @@
+"""A round judged whole: honest work is weighed, every attack meets its verdict, and failure is nobody's fault."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from earnest.client.tasks.shakespeare import Shakespeare
+from earnest.protocol.consensus import Ballot, settle
+from earnest.protocol.report import Report, SeatVote
+from earnest.protocol.verdicts import Verdict
+from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
+from earnest.validator.round import Measurements
+from earnest.validator.similarity import Position
+from tests.adversaries import ATTACKS
+
+from .arena import Arena, with_payload
+
+CHEAT = 3
+HONEST = (0, 1, 2)
+
+
+def attack(arena: Arena, name: str, rounds: int = 1) -> Judgement:
+    """The last of `rounds` rounds in which the fourth trainer attacks."""
+    arena.attacks[CHEAT] = ATTACKS[name]()
+    return [arena.play() for _ in range(rounds)][-1]
+
+
+def swapped(inputs: RoundInputs, seat: int, submission: Submission) -> RoundInputs:
+    submissions = tuple(submission if one.seat == seat else one for one in inputs.submissions)
+    return replace(inputs, submissions=submissions)
+
+
+def assert_honest_are_accepted(judgement: Judgement) -> None:
+    assert all(judgement.votes[seat].verdict == Verdict.ACCEPTED for seat in HONEST)
+    assert all(judgement.votes[seat].weight >= 1 for seat in HONEST)
+    assert max(judgement.votes[seat].weight for seat in HONEST) > 10_000
+
+
+# Honest work and the attacks
+
+
+def test_honest_trainers_are_accepted_with_weight(arena: Arena):
+    judgement = arena.play()
+    assert [vote.verdict for vote in judgement.votes] == [Verdict.ACCEPTED] * 4
+    assert sum(vote.weight for vote in judgement.votes) > 60_000
+    assert all(score.gain > 0 for score in judgement.scores.values())
+    assert not judgement.refusals
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("zero", Verdict.MALFORMED),
+        ("malformed", Verdict.MALFORMED),
+        ("copy", Verdict.COPIED),
+        ("absent", Verdict.ABSENT),
+        ("scaled", Verdict.NOT_COUNTED),
+    ],
+)
+def test_an_attack_that_shows_in_the_payload_meets_its_verdict_at_once(
+    arena: Arena, name: str, verdict: Verdict
+):
+    judgement = attack(arena, name)
+    assert judgement.votes[CHEAT] == SeatVote(0, verdict)
+    assert_honest_are_accepted(judgement)
+
+
+@pytest.mark.parametrize("name", ["sign-flip", "noise", "stale"])
+def test_an_attack_that_shows_in_the_loss_earns_nothing_from_its_first_round(arena: Arena, name: str):
+    judgement = attack(arena, name)
+    assert judgement.votes[CHEAT].weight <= 1
+    assert_honest_are_accepted(judgement)
+
+
+def test_a_turned_update_is_harmful_in_its_third_round(arena: Arena):
+    assert attack(arena, "sign-flip", 2).votes[CHEAT] == SeatVote(0, Verdict.ACCEPTED)
+    judgement = arena.play()
+    assert judgement.votes[CHEAT] == SeatVote(0, Verdict.HARMFUL)
+    assert "threshold" in judgement.refusals[CHEAT].reason
+    assert_honest_are_accepted(judgement)
+
+
+def test_the_sparse_codec_is_judged_by_the_same_rules(sparse: Arena):
+    inputs = sparse.train()
+    honest = judge_round(inputs)
+    assert [vote.verdict for vote in honest.votes] == [Verdict.ACCEPTED] * 4
+    copied = sparse.published[0][0]
+    judgement = judge_round(swapped(inputs, CHEAT, with_payload(inputs.submissions[CHEAT], copied)))
+    assert judgement.votes[CHEAT] == SeatVote(0, Verdict.COPIED)
+    assert judgement.likeness[CHEAT].value == 1
+
+
+def test_a_sparse_copy_with_other_numbers_is_not_counted(sparse: Arena):
+    inputs = sparse.train()
+    original = sparse.codec.decode(sparse.published[0][1]).flat()
+    disguised = sparse.codec.encode(sparse.codec.spec.split(original * 1.3)).payload
+    judgement = judge_round(swapped(inputs, CHEAT, with_payload(inputs.submissions[CHEAT], disguised)))
+    assert judgement.votes[CHEAT] == SeatVote(0, Verdict.NOT_COUNTED)
+
+
+# One question after the other
+
+
+def test_an_identical_update_is_the_later_commitments_fault_whatever_its_seat(arena: Arena):
+    inputs = arena.train()
+    twin = with_payload(inputs.submissions[0], arena.published[2][arena.round])
+    judgement = judge_round(swapped(inputs, 0, replace(twin, position=Position(10_000, 0))))
+    assert judgement.votes[0].verdict == Verdict.COPIED
+    assert judgement.votes[2].verdict == Verdict.ACCEPTED
+    earlier = judge_round(swapped(inputs, 0, twin))
+    assert earlier.votes[0].verdict == Verdict.ACCEPTED
+    assert earlier.votes[2].verdict == Verdict.COPIED
+
+
+def test_a_replay_of_its_own_published_update_is_copied(arena: Arena):
+    inputs = arena.train()
+    replay = with_payload(inputs.submissions[1], arena.published[1][0])
+    assert judge_round(swapped(inputs, 1, replay)).votes[1].verdict == Verdict.COPIED
+
+
+def test_a_wrong_base_costs_pay_and_is_no_evidence_of_harm(arena: Arena):
+    arena.attacks[CHEAT] = ATTACKS["sign-flip"]()
+    inputs = arena.train()
+    lagging = inputs.submissions[CHEAT]
+    lagging = replace(lagging, manifest=replace(lagging.manifest, base_state=b"\7" * 32))
+    judgement = judge_round(swapped(inputs, CHEAT, lagging))
+    assert judgement.votes[CHEAT] == SeatVote(0, Verdict.NOT_COUNTED)
+    trainer = lagging.manifest.trainer
+    assert judgement.memory.harm.tests.get(trainer) == inputs.memory.harm.tests.get(trainer)
+
+
+def test_a_copy_from_a_wrong_base_is_still_a_copy(arena: Arena):
+    inputs = arena.train()
+    copy = with_payload(inputs.submissions[CHEAT], arena.published[0][arena.round])
+    copy = replace(copy, manifest=replace(copy.manifest, base_state=b"\7" * 32))
+    assert judge_round(swapped(inputs, CHEAT, copy)).votes[CHEAT].verdict == Verdict.COPIED
+
+
+def test_a_broken_payload_from_a_wrong_base_is_still_broken(arena: Arena):
+    inputs = arena.train()
+    broken = with_payload(inputs.submissions[CHEAT], b"nonsense")
+    broken = replace(broken, manifest=replace(broken.manifest, base_state=b"\7" * 32))
+    assert judge_round(swapped(inputs, CHEAT, broken)).votes[CHEAT].verdict == Verdict.MALFORMED
+
+
+def test_a_norm_at_the_limit_counts_and_one_above_does_not(arena: Arena):
+    inputs = arena.train()
+    norm = arena.codec.decode(arena.published[0][arena.round]).norm
+    at_limit = replace(inputs, clip_norm=norm / inputs.recipe.scoring.norm_limit)
+    assert judge_round(at_limit).votes[0].verdict == Verdict.ACCEPTED
+    below = replace(inputs, clip_norm=norm / inputs.recipe.scoring.norm_limit * (1 - 1e-9))
+    assert judge_round(below).votes[0].verdict == Verdict.NOT_COUNTED
+
+
+def test_a_dense_likeness_counts_only_when_it_comes_twice(arena: Arena):
+    for expected in (Verdict.ACCEPTED, Verdict.NOT_COUNTED):
+        inputs = arena.train()
+        original = arena.codec.decode(arena.published[0][arena.round]).flat()
+        rng = np.random.default_rng(arena.round)
+        noise = rng.standard_normal(len(original)).astype(np.float32)
+        noise *= 0.1 * float(original.norm()) / np.linalg.norm(noise)
+        payload = arena.codec.encode(arena.codec.spec.split(original + torch.from_numpy(noise))).payload
+        inputs = swapped(inputs, CHEAT, with_payload(inputs.submissions[CHEAT], payload))
+        judgement = judge_round(inputs)
+        assert judgement.likeness[CHEAT].value >= inputs.recipe.scoring.cosine_similarity
+        assert judgement.votes[CHEAT].verdict == expected
+        arena.advance(inputs, judgement)
+
+
+def test_what_is_refused_is_neither_measured_nor_in_the_control(arena: Arena):
+    inputs = arena.train()
+    without = replace(inputs, submissions=inputs.submissions[:CHEAT])
+    zero = with_payload(inputs.submissions[CHEAT], b"nonsense")
+    with_refused = judge_round(swapped(inputs, CHEAT, zero))
+    assert CHEAT not in with_refused.measurements.own
+    assert np.array_equal(with_refused.measurements.control, judge_round(without).measurements.control)
+
+
+def test_a_lone_update_is_judged_without_a_control(arena: Arena):
+    inputs = arena.train()
+    judgement = judge_round(replace(inputs, submissions=inputs.submissions[:1]))
+    assert np.array_equal(judgement.measurements.control, judgement.measurements.before)
+    assert judgement.votes[0].weight > 10_000
+
+
+# Failure of one's own
+
+
+def test_a_failure_of_its_own_makes_the_validator_abstain_on_that_seat_only(arena: Arena):
+    inputs = arena.train()
+    failed = replace(inputs.submissions[1], payload=Missing.OWN_FAILURE)
+    judgement = judge_round(swapped(inputs, 1, failed))
+    assert judgement.votes[1] == SeatVote(0, Verdict.ABSTAIN)
+    assert all(judgement.votes[seat].verdict == Verdict.ACCEPTED for seat in (0, 2, 3))
+
+
+def test_a_payload_that_no_mirror_had_is_unavailable(arena: Arena):
+    inputs = arena.train()
+    missing = replace(inputs.submissions[1], payload=Missing.UNAVAILABLE)
+    assert judge_round(swapped(inputs, 1, missing)).votes[1] == SeatVote(0, Verdict.UNAVAILABLE)
+
+
+class OutOfMemory(Shakespeare):
+    def loss(self, model, batch):
+        raise MemoryError
+
+
+def test_a_failing_machine_is_an_error_and_never_a_verdict(arena: Arena):
+    inputs = arena.train()
+    with pytest.raises(MemoryError):
+        judge_round(replace(inputs, task=OutOfMemory(**inputs.recipe.task_options)))
+
+
+def test_a_round_without_updates_is_a_round_of_absents(arena: Arena):
+    judgement = judge_round(replace(arena.train(), submissions=()))
+    assert judgement.votes == (SeatVote(0, Verdict.ABSENT),) * 4
+
+
+# Purity, and what others feel
+
+
+def test_the_same_inputs_give_the_same_judgement_to_the_last_byte(arena: Arena):
+    inputs = arena.train()
+    one, other = judge_round(inputs), judge_round(inputs)
+    assert one.votes == other.votes
+    assert one.evidence == other.evidence
+    assert one.memory.to_bytes() == other.memory.to_bytes()
+
+
+def test_own_samples_are_drawn_from_everything_assigned(arena: Arena):
+    inputs = arena.train()
+    own = judge_round(inputs).measurements.own
+    for seat, assigned in inputs.assigned.items():
+        assert len(set(own[seat].samples)) == inputs.recipe.scoring.own
+        assert set(own[seat].samples) <= set(assigned)
+    other_seed = judge_round(replace(inputs, seed=b"\7" * 32)).measurements.own
+    assert own[0].samples != other_seed[0].samples
+
+
+def test_memory_is_the_same_after_a_restart(arena: Arena):
+    attack(arena, "sign-flip", 2)
+    inputs = arena.train()
+    saved = inputs.memory.to_bytes()
+    restored = Memory.from_bytes(saved).with_earlier(inputs.memory.earlier)
+    assert restored == inputs.memory
+    assert judge_round(replace(inputs, memory=restored)).evidence == judge_round(inputs).evidence
+
+
+def pay(votes: tuple[SeatVote, ...]) -> tuple[int, ...]:
+    report = Report(bytes(32), bytes(32), bytes(32), votes)
+    ballot = Ballot((1,), 1, (report,), frozenset(range(len(votes))), len(votes))
+    return settle(ballot, 10**18, 10**18).trainer_pay
+
+
+def test_a_verdict_on_a_cheat_leaves_every_other_pay_as_it_was(arena: Arena):
+    """Shares are of P / n, n counts every revealed seat: nobody gains from another's verdict."""
+    votes = arena.play().votes
+    for verdict in (Verdict.COPIED, Verdict.HARMFUL, Verdict.MALFORMED, Verdict.NOT_COUNTED):
+        punished = (*votes[:CHEAT], SeatVote(0, verdict))
+        assert pay(punished)[:CHEAT] == pay(votes)[:CHEAT]
+        assert pay(punished)[CHEAT] == 0
+
+
+def test_a_cheat_that_is_caught_gives_the_honest_no_more_than_half_a_share_each(arena: Arena):
+    """Weights are relative to medians of the others, but capped: half a share for the median gain."""
+    judgement = attack(arena, "copy")
+    gains = sorted(judgement.scores[seat].gain for seat in HONEST)
+    for seat in HONEST:
+        ceiling = judgement.scores[seat].gain / (2 * gains[1])
+        assert judgement.votes[seat].weight <= 65_535 * min(1.0, ceiling)
+
+
+def test_gains_are_losses_before_minus_losses_after(arena: Arena):
+    measurements: Measurements = arena.play().measurements
+    fresh, own = measurements.gains(2)
+    assert np.array_equal(fresh, measurements.before - measurements.after[2])
+    assert np.array_equal(own, measurements.own[2].before - measurements.own[2].after)

@@ -1,0 +1,89 @@
+"""Is the payload what its manifest promised? Every broken one gets its verdict and a reason, and none a crash."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+from earnest.client.diloco.codecs import Codec, Update, make_codec
+from earnest.client.diloco.state import Spec
+from earnest.protocol.manifest import Manifest
+from earnest.protocol.merkle import content_root
+from earnest.protocol.recipe import CodecChoice
+from earnest.protocol.verdicts import Verdict
+from earnest.validator.payload import Refusal, check_payload
+
+SPEC = Spec((("bias", (8,)), ("weight", (4, 8))))
+LIMIT = 1 << 16
+
+
+@pytest.fixture
+def codec() -> Codec:
+    return make_codec(CodecChoice("dense-bf16"), SPEC)
+
+
+@pytest.fixture
+def payload(codec: Codec) -> bytes:
+    return codec.encode(SPEC.split(torch.linspace(-1, 1, SPEC.size))).payload
+
+
+def manifest(payload: bytes) -> Manifest:
+    trainer = "0x" + "11" * 20
+    return Manifest(1, 0, trainer, bytes(32), content_root(payload), bytes(32), bytes(32), 1, 1, len(payload))
+
+
+def refusal_of(payload: bytes, codec: Codec, max_bytes: int = LIMIT) -> Refusal:
+    checked = check_payload(payload, manifest(payload), codec, max_bytes)
+    assert isinstance(checked, Refusal)
+    return checked
+
+
+def test_a_sound_payload_is_decoded(codec: Codec, payload: bytes):
+    checked = check_payload(payload, manifest(payload), codec, LIMIT)
+    assert isinstance(checked, Update)
+    assert checked.norm > 0
+
+
+def test_a_wrong_size_in_the_manifest_decides_nothing(codec: Codec, payload: bytes):
+    claimed = replace(manifest(payload), size=2**60)
+    assert isinstance(check_payload(payload, claimed, codec, LIMIT), Update)
+
+
+def test_content_under_another_root_is_unavailable_and_not_the_trainers_fault(codec: Codec, payload: bytes):
+    checked = check_payload(payload + b"!", manifest(payload), codec, LIMIT)
+    assert isinstance(checked, Refusal)
+    assert checked.verdict == Verdict.UNAVAILABLE
+
+
+def test_a_payload_of_the_largest_allowed_size_passes_and_one_byte_more_does_not(
+    codec: Codec, payload: bytes
+):
+    assert isinstance(check_payload(payload, manifest(payload), codec, len(payload)), Update)
+    assert refusal_of(payload, codec, len(payload) - 1).verdict == Verdict.MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda good: good[: len(good) // 2], "truncated"),
+        (lambda good: good + b"\0", "oversized"),
+        (lambda good: good[:-2] + b"\xc0\x7f", "NaN"),
+        (lambda good: good[:-2] + b"\x80\x7f", "infinity"),
+        (lambda good: good.replace(b"[8]", b"[9]"), "wrong shape"),
+        (lambda good: pickle.dumps({"weight": [1.0]}), "pickle"),
+        (lambda good: b"", "truncated"),
+    ],
+    ids=["truncated", "oversized", "nan", "infinite", "wrong-shape", "pickle", "empty"],
+)
+def test_a_damaged_payload_is_malformed_and_the_reason_says_how(damage, reason, codec: Codec, payload: bytes):
+    refusal = refusal_of(damage(payload), codec)
+    assert refusal.verdict == Verdict.MALFORMED
+    assert reason in refusal.reason
+
+
+@pytest.mark.parametrize("name", ["dense-bf16", "topk-2bit"])
+def test_an_update_of_norm_zero_is_malformed(name: str):
+    codec = make_codec(CodecChoice(name), SPEC)
+    refusal = refusal_of(codec.encode(SPEC.split(torch.zeros(SPEC.size))).payload, codec)
+    assert (refusal.verdict, refusal.reason) == (Verdict.MALFORMED, "norm is zero")
