@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 CHAIN_ID = 1337
 GENESIS_TIME = 1_700_000_000  # unix seconds
 GAS_LIMIT = 60_000_000  # of a block; one transaction may use all of it
-MAX_MINE = 100_000  # blocks in one call
+MAX_TIME = 1 << 40  # unix seconds
+MAX_MINE = 10_000  # blocks in one call
 UNDECODABLE = (ValidationError, RLPException, BadSignature, PyEVMError, ValueError, TypeError, IndexError)
 
 
@@ -121,21 +122,26 @@ class Devnet:
         return self.head.header.timestamp
 
     def travel(self, to: int) -> None:
-        """Sets the clock to `to`, unix seconds, and mines a block there; nothing if the chain is past it."""
+        """Sets the clock to `to`, unix seconds, and mines a block there; nothing if the chain is past it.
+
+        Raises ValueError after the year 36,812 (2**40 s).
+        """
         with self.lock:
             if to > self.now():
-                self._offset = to - int(self._clock())
+                self._set_clock(to)
                 self._mine_block()
 
     def increase_time(self, seconds: int) -> int:
-        """Moves the clock on without mining; returns how far the chain is ahead of the clock passed in."""
+        """Moves the clock on without mining; returns how far the chain is ahead of the clock passed in.
+
+        Raises ValueError as `travel` does.
+        """
         with self.lock:
-            clock = int(self._clock())
-            self._offset = max(self.now(), clock + self._offset) + seconds - clock
+            self._set_clock(max(self.now(), int(self._clock()) + self._offset) + seconds)
             return self._offset
 
     def mine(self, count: int = 1) -> None:
-        """Mines `count` blocks; the first takes what waits. Raises ValueError outside 0..100,000."""
+        """Mines `count` blocks; the first takes what waits. Raises ValueError outside 0..10,000."""
         if not 0 <= count <= MAX_MINE:
             raise ValueError(f"cannot mine {count} blocks at once, at most {MAX_MINE}")
         with self.lock:
@@ -272,6 +278,11 @@ class Devnet:
             raise Refused(f"insufficient funds for gas * price + value: have {balance} want {cost}")
 
     # Mining
+
+    def _set_clock(self, to: int) -> None:
+        if to > MAX_TIME:
+            raise ValueError(f"time {to} is too far ahead, at most {MAX_TIME}")
+        self._offset = to - int(self._clock())
 
     def _mine_block(self) -> None:
         parent = self.head.header

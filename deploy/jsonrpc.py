@@ -130,6 +130,12 @@ def _bytes(value: Json, length: int | None = None) -> bytes:
     return data
 
 
+def _list(value: Json) -> list[Json]:
+    if value is not None and not isinstance(value, list):
+        raise RpcError(-32602, f"expected a list, got {value!r:.40}")
+    return value or []
+
+
 def _find_block(devnet: Devnet, block: Json) -> Mined | None:
     """A block by tag, number, or EIP-1898 object; `pending` is read as `latest`."""
     head = devnet.head.header.block_number
@@ -340,7 +346,7 @@ def _get_logs(devnet: Devnet, wanted: Json) -> Json:
     if not isinstance(wanted, dict):
         raise RpcError(-32602, "expected a filter object")
     addresses = _one_or_many(wanted.get("address"), 20)
-    topics = [_one_or_many(topic, 32) for topic in wanted.get("topics") or []]
+    topics = [_one_or_many(topic, 32) for topic in _list(wanted.get("topics"))]
     found = [
         _log_json(log, mined, transaction, index)
         for mined in _filter_range(devnet, wanted)
@@ -433,6 +439,8 @@ def _send_raw(devnet: Devnet, raw: Json) -> Json:
 
 
 def _fee_history(devnet: Devnet, count: Json, newest: Json, percentiles: Json = None) -> Json:
+    if not all(isinstance(p, int | float) and 0 <= p <= 100 for p in _list(percentiles)):
+        raise RpcError(-32602, "reward percentiles lie between 0 and 100")
     last = _require_block(devnet, newest)
     first = max(0, last.header.block_number + 1 - min(_integer(count), 1024))
     blocks = [_require_block(devnet, hex(n)) for n in range(first, last.header.block_number + 1)]
@@ -459,13 +467,20 @@ def _evm_mine(devnet: Devnet, options: Json = None) -> Json:
     blocks = options.get("blocks", 1) if isinstance(options, dict) else 1
     timestamp = options.get("timestamp") if isinstance(options, dict) else options
     before = devnet.head
-    if timestamp is not None:
-        devnet.travel(_integer(timestamp))
     try:
-        devnet.mine(_integer(blocks) - (devnet.head is not before))
+        if timestamp is not None:
+            devnet.travel(_integer(timestamp))
+        devnet.mine(max(0, _integer(blocks) - (devnet.head is not before)))
     except ValueError as error:
         raise RpcError(-32602, str(error)) from error
     return "0x0"
+
+
+def _evm_increase_time(devnet: Devnet, seconds: Json) -> Json:
+    try:
+        return hex(devnet.increase_time(_integer(seconds)))
+    except ValueError as error:
+        raise RpcError(-32602, str(error)) from error
 
 
 def _evm_revert(devnet: Devnet, snapshot: Json) -> Json:
@@ -501,7 +516,7 @@ METHODS: dict[str, Callable[..., Json]] = {
     "eth_estimateGas": _estimate_gas,
     "eth_sendRawTransaction": _send_raw,
     "evm_mine": _evm_mine,
-    "evm_increaseTime": lambda devnet, seconds: hex(devnet.increase_time(_integer(seconds))),
+    "evm_increaseTime": _evm_increase_time,
     "evm_snapshot": lambda devnet: hex(devnet.snapshot()),
     "evm_revert": _evm_revert,
 }
@@ -548,7 +563,8 @@ class DevnetServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     async def _serve(self) -> None:
@@ -567,11 +583,12 @@ class DevnetServer:
             self._ready.set()
             if self._failure is not None:
                 await runner.cleanup()
-        mining = asyncio.create_task(self._mine())
-        await self._stop.wait()
-        mining.cancel()
-        await asyncio.gather(mining, return_exceptions=True)
+        mining, stopping = asyncio.create_task(self._mine()), asyncio.create_task(self._stop.wait())
+        await asyncio.wait({mining, stopping}, return_when=asyncio.FIRST_COMPLETED)
         await runner.cleanup()
+        if mining.done():
+            mining.result()  # it never returns, so this raises what stopped it
+        mining.cancel()
 
     async def _post(self, request: web.Request) -> web.Response:
         body = await request.read()  # over MAX_REQUEST_BYTES aiohttp answers 413

@@ -74,6 +74,14 @@ def test_evm_mine_takes_a_timestamp_or_a_number_of_blocks():
     assert refusal(devnet.provider, "evm_mine", {"blocks": 10**9})["code"] == -32602
 
 
+def test_the_clock_cannot_be_set_beyond_what_a_block_can_hold():
+    devnet = fresh_devnet()
+    for method in ("evm_mine", "evm_increaseTime"):
+        assert refusal(devnet.provider, method, hex(2**64))["code"] == -32602
+    devnet.mine()
+    assert devnet.now() == GENESIS_TIME + 1
+
+
 @given(
     st.lists(
         st.one_of(
