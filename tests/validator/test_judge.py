@@ -10,12 +10,14 @@ from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.consensus import Ballot, settle
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict
+from earnest.validator.gain import Meter
 from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.round import Measurements
 from earnest.validator.similarity import Position
 from tests.adversaries import ATTACKS
 
 from .arena import Arena, with_payload
+from .conftest import OPTIONS
 
 CHEAT = 3
 HONEST = (0, 1, 2)
@@ -185,6 +187,25 @@ def test_a_lone_update_is_judged_without_a_control(arena: Arena):
     assert judgement.votes[0].weight > 10_000
 
 
+def test_updates_and_control_are_measured_clipped_and_at_half_strength(arena: Arena):
+    inputs = arena.train()
+    inputs = replace(inputs, clip_norm=inputs.clip_norm / 2)
+    measured = judge_round(inputs).measurements
+    updates = [arena.codec.decode(published[arena.round]) for published in arena.published]
+    clipped = [update.flat() * (inputs.clip_norm / update.norm) for update in updates]
+    base, meter = arena.codec.spec.join(inputs.newest.parameters), Meter(inputs.task, inputs.recipe.seed)
+    fresh = meter.batches(inputs.held_out)
+
+    def losses_under(change: torch.Tensor) -> np.ndarray:
+        return meter.losses(arena.codec.spec.split(base - 0.5 * change), fresh)
+
+    np.testing.assert_allclose(measured.after[1], losses_under(clipped[1]), atol=1e-5)
+    np.testing.assert_allclose(
+        measured.control, losses_under(sum(clipped, start=torch.zeros(1)) / 4), atol=1e-5
+    )
+    assert np.abs(measured.after[1] - measured.before).mean() > 1e-3
+
+
 # Failure of one's own
 
 
@@ -210,7 +231,7 @@ class OutOfMemory(Shakespeare):
 def test_a_failing_machine_is_an_error_and_never_a_verdict(arena: Arena):
     inputs = arena.train()
     with pytest.raises(MemoryError):
-        judge_round(replace(inputs, task=OutOfMemory(**inputs.recipe.task_options)))
+        judge_round(replace(inputs, task=OutOfMemory(**OPTIONS)))
 
 
 def test_a_round_without_updates_is_a_round_of_absents(arena: Arena):
