@@ -227,10 +227,12 @@ def bar(run: uint256, seat: uint256, until_round: uint256):
 
 
 @external
+@reentrant
 def commit(run: uint256, seat: uint256, commitment: bytes32):
     """
     @notice Commits to an update of the round whose commit window is open, once. Operator only; reverts while the
             seat is barred, and once its owner's exit has started.
+    @dev No lock: the only call out is a view of the vault, after which nothing is read again.
     """
     open: bool = False
     round: uint256 = 0
@@ -245,10 +247,12 @@ def commit(run: uint256, seat: uint256, commitment: bytes32):
 
 
 @external
+@reentrant
 def reveal(seat: uint256, manifest: ITrainingRuns.Manifest, salt: bytes32, attestation: Bytes[65]):
     """
     @notice Opens the seat's commitment of the round. Operator only.
     @param attestation Reserved: must be empty.
+    @dev No lock: nothing is called.
     """
     run: uint256 = manifest.run
     round: uint256 = convert(manifest.round, uint256)

@@ -63,7 +63,7 @@ def _open_round(word: uint256) -> (bool, uint256):
     round: uint256 = elapsed // period
     # Safe: round * period <= elapsed.
     within: uint256 = unsafe_sub(elapsed, unsafe_mul(round, period))
-    return within < self._seconds(word, COMMIT) and round < self._rounds(word), round
+    return within < (word >> COMMIT) & SECONDS_MASK and round < (word >> ROUNDS) & ROUNDS_MASK, round
 
 
 @internal

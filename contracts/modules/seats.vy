@@ -81,20 +81,21 @@ def _current(key: uint256) -> uint256:
 @view
 def _holder(key: uint256, round: uint256) -> (uint256, address):
     """
+    @dev On the hot path: fields are unpacked in place.
     @return Tenure (zero where nobody holds the seat) and operator in `round`.
     """
     tenure: uint256 = self.seats[key].tenure
-    if self._round(tenure, SINCE) > round:
+    if (tenure >> SINCE) & ROUND_MASK > round:
         tenure = self.seats[key].previous
-        if self._round(tenure, SINCE) > round:
+        if (tenure >> SINCE) & ROUND_MASK > round:
             return 0, empty(address)
         return tenure, self.seats[key].previous_operator
     if tenure & DELEGATED == 0:
-        return tenure, self._owner(tenure)
+        return tenure, convert(tenure & ADDRESS_MASK, address)
     named: uint256 = self.seats[key].operator
-    if self._round(named, SINCE) > round:
+    if (named >> SINCE) & ROUND_MASK > round:
         return tenure, self.seats[key].operator_before
-    return tenure, self._owner(named)
+    return tenure, convert(named & ADDRESS_MASK, address)
 
 
 @internal
@@ -243,8 +244,7 @@ def _commitment(key: uint256, round: uint256) -> uint256:
 
 @internal
 def _commit(key: uint256, round: uint256, commitment: bytes32):
-    slot: uint256 = self.seats[key].commitments[round & 1]
-    assert slot == 0 or slot & STAMP_MASK != round, "runs: already committed"
+    assert self._commitment(key, round) == 0, "runs: already committed"
     self.seats[key].commitments[round & 1] = self._slot(commitment, round)
 
 
