@@ -44,6 +44,7 @@ def test_harmful_copied_and_unfaithful_sit_out():
 
 
 def test_a_crowd_of_harmful_verdicts_is_a_broken_round():
+    assert not broken_round(0, 1)
     assert not broken_round(2, 4)
     assert broken_round(3, 4)
     assert lock([4, 4, 0, 0], revealed=4).amounts == {0: 1000, 1: 1000}
@@ -94,6 +95,13 @@ def test_locks_never_exceed_bond_or_ceiling(verdicts, bonds, ceiling, used):
 def test_committed_but_not_revealed_is_charged():
     taken = charges(TERMS, {0, 1, 2, 5}, {0, 1, 7}, BONDS, 0)
     assert (taken.amounts, taken.used) == ({2: 100, 5: 100}, 200)
+
+
+def test_charges_stop_at_the_ceiling():
+    terms = replace(TERMS, ceiling=150)
+    assert charges(terms, {0, 1, 2}, {2, 0}, BONDS, 100).amounts == {1: 50}
+    assert charges(terms, {0, 1, 2}, {2, 0}, BONDS, 150).amounts == {1: 0}
+    assert charges(terms, {0, 1, 2}, {2, 0}, BONDS, 999).amounts == {1: 0}
 
 
 def test_a_failed_network_is_nobodys_fault():

@@ -109,6 +109,13 @@ def test_settlement_must_end_before_its_records_are_reused(schedule, settle_limi
     assert replaced(schedule, settle_s=settle_limit + 1).problems() == [reason]
 
 
+@pytest.mark.parametrize("window", ["commit_s", "contest_s"])
+def test_no_window_exceeds_the_longest_exit(window):
+    longest = 60 * 86_400
+    assert replaced(SERIAL, **{window: longest}).problems() == []
+    assert replaced(SERIAL, **{window: longest + 1}).problems() == ["runs: window too long"]
+
+
 @pytest.mark.parametrize("window", ["commit_s", "reveal_s", "score_commit_s", "score_reveal_s", "settle_s"])
 def test_no_window_is_empty(window):
     assert "runs: empty window" in replaced(OVERLAPPED, **{window: 0}).problems()
