@@ -26,6 +26,7 @@ class TrainerMemory:
     """What one trainer carries from round to round and nobody else needs.
 
     `inner`: the inner optimizer's tensors, `<parameter>/<name>`; `residual`: what error feedback still owes.
+    Keeping the inner optimizer is a little better than starting it anew (`benchmarks/pilot.py --reset`).
     """
 
     inner: dict[str, Tensor] = field(default_factory=dict)
