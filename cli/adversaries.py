@@ -12,8 +12,9 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from earnest.client.diloco.codecs import Codec
 from torch import Tensor
+
+from earnest.client.diloco.codecs import Codec
 
 
 @dataclass(frozen=True)

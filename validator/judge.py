@@ -41,18 +41,8 @@ def judge_round(inputs: RoundInputs) -> Judgement:
     """
     updates, refusals = _decode(inputs)
     likeness = compare(list(updates.values()), inputs.memory.earlier)
-    alike = {
-        seat for seat, found in likeness.items() if too_alike(updates[seat], found, inputs.recipe.scoring)
-    }
-    trainers = {updates[seat].trainer for seat in alike}
-    repeated = remember(inputs.memory.alike, trainers, inputs.round)
-    bases = {one.seat: one.manifest.base_state for one in inputs.submissions}
-    for seat, update in updates.items():
-        refusal = _copied(inputs, update, updates) or _not_counted(inputs, update, bases[seat])
-        if not refusal and seat in alike:
-            refusal = _too_alike(update, likeness[seat], len(repeated[update.trainer]))
-        if refusal:
-            refusals[seat] = refusal
+    found, repeated = _examine(inputs, updates, likeness)
+    refusals |= found
 
     running = {seat: update for seat, update in updates.items() if seat not in refusals}
     measurements = _measure(inputs, running)
@@ -91,6 +81,24 @@ def _decode(inputs: RoundInputs) -> tuple[dict[int, Published], dict[int, Refusa
                 inputs.round, one.seat, one.manifest.trainer, one.position, one.manifest.update, checked
             )
     return updates, refusals
+
+
+def _examine(
+    inputs: RoundInputs, updates: Mapping[int, Published], likeness: Mapping[int, Likeness]
+) -> tuple[dict[int, Refusal], dict[str, tuple[int, ...]]]:
+    """Refusals that need no measurement (verdicts 5 and 7), and whom to remember for being too alike."""
+    scoring = inputs.recipe.scoring
+    alike = {seat for seat, found in likeness.items() if too_alike(updates[seat], found, scoring)}
+    repeated = remember(inputs.memory.alike, {updates[seat].trainer for seat in alike}, inputs.round)
+    bases = {one.seat: one.manifest.base_state for one in inputs.submissions}
+    refusals: dict[int, Refusal] = {}
+    for seat, update in updates.items():
+        refusal = _copied(inputs, update, updates) or _not_counted(inputs, update, bases[seat])
+        if refusal is None and seat in alike:
+            refusal = _too_alike(update, likeness[seat], len(repeated[update.trainer]))
+        if refusal is not None:
+            refusals[seat] = refusal
+    return refusals, repeated
 
 
 def _copied(inputs: RoundInputs, late: Published, updates: Mapping[int, Published]) -> Refusal | None:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from earnest.client.diloco.codecs import Update
-from earnest.protocol.recipe import Scoring
 from numpy.typing import NDArray
 from torch import Tensor
+
+from earnest.client.diloco.codecs import Update
+from earnest.protocol.recipe import Scoring
 
 MEMORY_ROUNDS = 8
 """Rounds for which an update stays comparable."""
