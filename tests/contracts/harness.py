@@ -341,11 +341,11 @@ class System:
     runs: Contract
 
 
-def system(token: str = "PlainToken", *token_args: Any) -> System:
+def system(evm: Evm | None = None) -> System:
     """Deploy all, as `deploy` does: Settlement learns TrainingRuns' address from the deployer's nonce."""
-    evm = Evm()
+    evm = evm or Evm()
     deployer, sink = account("deployer"), account("sink")
-    money = evm.deploy(token, *(token_args or ("Test", "TEST")))
+    money = evm.deploy("PlainToken", "Test", "TEST")
     vault = evm.deploy("StakeVault", money.address, sink)
     runs_address = create_address(deployer, evm.nonce(deployer) + 1)
     settlement = evm.deploy("Settlement", vault.address, runs_address)

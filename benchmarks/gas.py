@@ -1,0 +1,248 @@
+"""Gas of every action, from receipts of the embedded chain (py-evm, Prague), and of whole rounds.
+
+    python benchmarks/gas.py [trainers x validators ..]        default: 64x8 256x16
+
+Prints a table, writes `contracts/gas.json`. "First" is the first time a seat does it; "repeat" is from the third
+round on, when both slots of the seat, by round parity, have been used. A round's total is all it takes: commits,
+reveals, seed, sealed and opened reports, settlement and the validators' pay.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from eth.vm.forks.prague import PragueVM  # noqa: E402
+from eth.vm.spoof import SpoofTransaction  # noqa: E402
+from eth_utils.address import to_canonical_address  # noqa: E402
+
+from earnest.deploy.devnet import CHAIN_ID, GAS_LIMIT, Call, Devnet  # noqa: E402
+from tests.contracts import harness  # noqa: E402
+from tests.contracts.harness import Evm, Reverted, System, account, compiled  # noqa: E402
+from tests.contracts.rounds import SPONSOR, TRAINERS, VALIDATORS, Run, accepted, report, verdict  # noqa: E402
+
+NAMES = ("deployer", "sink", "sponsor", "stranger")
+WEI = 10**30
+MAX_FEE = 10**12
+BYTECODE_LIMIT = 24_576
+SIZES = ("64x8", "256x16")
+PEERS = "peers pay 232 k to 611 k a worker-round (Gensyn, Prime Intellect, 0G; measured the same way)"
+
+
+class Embedded(Evm):
+    """The harness' chain on the embedded one: a block for each transaction. Senders need no keys: spoofed."""
+
+    def __init__(self) -> None:
+        people = [account(name) for name in NAMES] + [*TRAINERS, *VALIDATORS]
+        self.devnet = Devnet(dict.fromkeys(people, WEI), chain_id=CHAIN_ID)
+        self.builder = PragueVM.get_transaction_builder()
+        self.contracts, self.logs, self.gas_used = {}, [], 0
+
+    @property
+    def time(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.devnet.now()
+
+    def travel(self, to: int) -> None:
+        self.devnet.travel(to)
+
+    def mine(self, blocks: int = 1, seconds: int = 1) -> None:
+        self.devnet.mine(blocks)
+
+    def nonce(self, address: str) -> int:
+        return self.devnet.state(self.devnet.head.header).get_nonce(to_canonical_address(address))
+
+    def deploy(self, name: str, *args: Any, sender: str | None = None) -> Any:
+        deployer = sender or account("deployer")
+        code = compiled(name)
+        inputs = next((e["inputs"] for e in code.abi if e["type"] == "constructor"), [])
+        address = harness.create_address(deployer, self.nonce(deployer))
+        self.send(b"", code.bytecode + harness.encode_arguments(inputs, args), deployer)
+        return self.at(name, address)
+
+    def call(self, to: str, data: bytes, sender: str, *, static: bool = False) -> bytes:
+        target = to_canonical_address(to)
+        if not static:
+            self.send(target, data, sender)
+            return bytes(32)  # a transaction answers nothing
+        return self.devnet.call(
+            Call(to_canonical_address(sender), target, 0, data), self.devnet.head.header
+        ).output
+
+    def send(self, to: bytes, data: bytes, sender: str) -> None:
+        origin, nonce = to_canonical_address(sender), self.nonce(sender)
+        transaction = self.builder.new_dynamic_fee_transaction(  # pyright: ignore
+            chain_id=CHAIN_ID,
+            nonce=nonce,
+            max_priority_fee_per_gas=0,
+            max_fee_per_gas=MAX_FEE,
+            gas=GAS_LIMIT,
+            to=to,
+            value=0,
+            data=data,
+            access_list=(),
+            y_parity=0,
+            r=1,
+            s=1,
+        )
+        spoofed = SpoofTransaction(transaction, sender=origin, check_signature_validity=lambda: None)
+        self.devnet.mempool.add(spoofed, nonce)  # pyright: ignore[reportArgumentType]
+        self.devnet.mine()
+        (receipt,) = self.devnet.head.receipts
+        if receipt.state_root != b"\x01":
+            raise Reverted("transaction failed")
+        self.gas_used = receipt.gas_used
+
+
+class Meter:
+    """Gas by action, in the order of the transactions."""
+
+    def __init__(self, evm: Evm) -> None:
+        self.evm = evm
+        self.used: dict[str, list[int]] = defaultdict(list)
+
+    def __call__(self, action: str, act: Callable[[], object]) -> None:
+        act()
+        self.used[action].append(self.evm.gas_used)
+
+
+def prepare(contracts: System, trainers: int, validators: int, meter: Meter) -> Run:
+    """A run with its seats taken; everybody has idle money too, as after a first pay."""
+    run = Run.create(contracts, rounds=4, start=contracts.evm.time + 200_000)
+    meter.used["create_run"].append(contracts.evm.gas_used)
+    for _ in range(trainers):
+        run.join_trainers(1)
+        meter.used["join"].append(contracts.evm.gas_used)
+    run.join_validators([10**9 + 7 * v for v in range(validators)])
+    for who in (*run.trainers, *run.validators):
+        if not run.idle(who):
+            contracts.token.mint(who, 1, sender=account("deployer"))
+            contracts.token.approve(contracts.vault.address, 1, sender=who)
+            contracts.vault.deposit(1, sender=who)
+    return run
+
+
+def play(run: Run, round: int, meter: Meter) -> int:
+    """A whole round; returns all the gas it took."""
+    before = sum(sum(used) for used in meter.used.values())
+    seats = range(len(run.trainers))
+    run.enter("commit", round)
+    for seat in seats:
+        meter("commit", lambda seat=seat: run.commit([seat], round))
+    run.enter("reveal", round)
+    for seat in seats:
+        meter("reveal", lambda seat=seat: run.reveal([seat], round))
+    run.enter("score_commit", round)
+    meter("seed request", lambda: run.system.runs.seed(run.id, round))
+    run.evm.mine(3)
+    meter("seed", lambda: run.system.runs.seed(run.id, round))
+    weights = [1 + (7_919 * seat) % 60_000 for seat in seats]
+    copied = verdict(5)
+    for v in range(len(run.validators)):
+        votes = [accepted(w + (w * (v - 8)) // 1_000) for w in weights]
+        run.reports.setdefault(round, {})[v] = report([*votes[:-1], copied])
+    sealed = run.reports[round]
+    for v in sealed:
+        meter("report_commit", lambda v=v: run.seal({v: sealed[v]}, round))
+    run.enter("score_reveal", round)
+    for v in sealed:
+        meter("report_reveal", lambda v=v: run.unseal({v: sealed[v]}, round))
+    run.enter("settle", round)
+    meter("settle", lambda: run.settle(round))
+    meter("pay_validators", lambda: run.system.settlement.pay_validators(run.id, round))
+    return sum(sum(used) for used in meter.used.values()) - before
+
+
+def measure_rare(run: Run, round: int, meter: Meter) -> None:
+    """What happens once, or only to cheats, after `play`: lock, contest, vote, settle, charge, exit, claim."""
+    settlement, vault = run.settlement, run.system.vault
+    cheat = len(run.trainers) - 1
+    penalty = run.penalty_id(cheat, round)
+    meter("lock 1 seat", lambda: run.lock([cheat], round))
+    meter("charge", lambda: settlement.charge(run.id, round, 1))
+    meter("contest", lambda: settlement.contest(penalty, sender=run.trainers[cheat]))
+    meter("vote", lambda: settlement.vote(penalty, False, sender=run.validators[0]))
+    run.leave("contest", round)
+    meter("settle_penalty", lambda: settlement.settle_penalty(penalty))
+    meter("sync", lambda: run.system.runs.sync(run.id, 1, cheat))
+    meter("start_exit", lambda: vault.start_exit(settlement.address, run.id, sender=run.trainers[0]))
+    run.evm.travel(run.evm.time + run.params.exit_delay)
+    meter("finish_exit", lambda: vault.finish_exit(settlement.address, run.id, sender=run.trainers[0]))
+    meter("claim (withdraw)", lambda: vault.withdraw(1, sender=run.trainers[0]))
+    meter("refund", lambda: settlement.refund(run.id))
+    meter("deposit", lambda: _deposit(run.system, SPONSOR))
+    meter("flush", vault.flush)
+
+
+def _deposit(contracts: System, who: str) -> None:
+    contracts.token.mint(who, 1, sender=account("deployer"))
+    contracts.token.approve(contracts.vault.address, 1, sender=who)
+    contracts.vault.deposit(1, sender=who)
+
+
+def show(size: str, meter: Meter, total: int) -> dict[str, int]:
+    """Print one size's table; returns the medians of the repeat round."""
+    trainers, _ = parse(size)
+    print(f"\n{size}: {'first':>25} {'repeat':>10}")
+    repeats: dict[str, int] = {}
+    for action, used in meter.used.items():
+        rounds = 3 if action not in ("create_run", "join") and len(used) % 3 == 0 and len(used) > 1 else 1
+        each = len(used) // rounds
+        first, repeat = (int(median(part)) for part in (used[:each], used[-each:]))
+        repeats[action] = repeat
+        print(f"  {action:<20} {first:>10,} {repeat:>10,}")
+    per_seat, per_trainer = repeats["settle"] // trainers, total // trainers
+    print(f"  a whole round {total:,} gas; per trainer {per_trainer:,}, of which settle {per_seat:,}")
+    return repeats | {"settle per seat": per_seat, "per trainer": per_trainer}
+
+
+def parse(size: str) -> tuple[int, int]:
+    trainers, validators = size.split("x")
+    return int(trainers), int(validators)
+
+
+def main(sizes: list[str]) -> None:
+    contracts = harness.system(Embedded())
+    print("bytecode (limit 24,576):")
+    for name in ("StakeVault", "Settlement", "TrainingRuns"):
+        length = len(compiled(name).runtime)
+        print(f"  {name:<20} {length:>10,}")
+        assert length <= BYTECODE_LIMIT
+    results: dict[str, dict[str, int]] = {}
+    for size in sizes:
+        meter = Meter(contracts.evm)
+        run = prepare(contracts, *parse(size), meter)
+        total = [play(run, round, meter) for round in range(3)][-1]
+        measure_rare(run, 2, meter)
+        results[size] = show(size, meter, total)
+    print(f"\n{PEERS}")
+    if "256x16" in results:
+        write(results["256x16"])
+
+
+def write(big: dict[str, int]) -> None:
+    """`contracts/gas.json`: the golden numbers that reviews diff."""
+    names = {
+        "commit": "commit",
+        "reveal": "reveal",
+        "seed": "seed",
+        "report_commit": "report_commit",
+        "report_reveal_256": "report_reveal",
+        "settle_seat_16": "settle per seat",
+        "trainer_round_256x16": "per trainer",
+        "join": "join",
+    }
+    golden = {key: big[name] for key, name in names.items()}
+    (ROOT / "contracts" / "gas.json").write_text(json.dumps(golden, indent=2) + "\n")
+    print(json.dumps(golden))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(SIZES))
