@@ -509,6 +509,7 @@ def _schedule(run: uint256) -> uint256:
 @internal
 @pure
 def _at(run: uint256, round: uint256) -> uint256:
+    assert round <= ROUND_MASK, "runs: no such round"
     return (run << 32) | round
 
 

@@ -84,20 +84,23 @@ def _clock(word: uint256) -> (uint256, uint256):
 @pure
 def _scoring(word: uint256, round: uint256) -> uint256:
     """
-    @return When S of `round` starts, unix seconds. `round` must be bounded by the caller.
+    @dev Safe for rounds of 32 bits, which callers see to: all fields of the word are far below 2**64.
+    @return When S of `round` starts, unix seconds.
     """
-    return (
-        (word & START_MASK) + round * (word >> PERIOD) + self._seconds(word, COMMIT) + self._seconds(word, REVEAL)
+    since_start: uint256 = unsafe_add(
+        unsafe_mul(round, word >> PERIOD),
+        unsafe_add((word >> COMMIT) & SECONDS_MASK, (word >> REVEAL) & SECONDS_MASK),
     )
+    return unsafe_add(word & START_MASK, since_start)
 
 
 @internal
 @view
 def _in_reveal(word: uint256, round: uint256) -> bool:
-    if round >= self._rounds(word):
+    if round >= (word >> ROUNDS) & ROUNDS_MASK:
         return False
-    length: uint256 = self._seconds(word, REVEAL)
-    return self._within(self._scoring(word, round) - length, length)
+    closes: uint256 = self._scoring(word, round)
+    return block.timestamp < closes and unsafe_add(block.timestamp, (word >> REVEAL) & SECONDS_MASK) >= closes
 
 
 @internal

@@ -202,4 +202,4 @@ class SeatsMachine(RuleBasedStateMachine):
 
 
 TestSeatsMachine = SeatsMachine.TestCase
-TestSeatsMachine.settings = settings(max_examples=40, stateful_step_count=60)
+TestSeatsMachine.settings = settings(max_examples=30, stateful_step_count=60)

@@ -160,6 +160,23 @@ def test_rounds_beyond_the_report_only_one_have_no_windows(run: Run, round: int)
         runs.report_reveal(run.id, round, 0, [], bytes(32))
 
 
+@pytest.mark.parametrize("round", [2**24, 2**32 + 1, 2**255])
+def test_records_of_impossible_rounds_are_refused(run: Run, round: int) -> None:
+    """Their keys would run into those of another run."""
+    runs = run.system.runs
+    for view in (
+        lambda: runs.revealed(run.id, round),
+        lambda: runs.report_hash(run.id, round, 0),
+        lambda: runs.seed_of(run.id, round),
+        lambda: runs.active_stake(run.id, round),
+        lambda: runs.round_facts(run.id, round),
+        lambda: runs.unrevealed(run.id, TRAINER, round),
+    ):
+        with refused("runs: no such round"):
+            view()
+    assert commitment_of(run, 0, round) == bytes(32)
+
+
 # Commitments.
 
 
