@@ -1,0 +1,65 @@
+"""The `earnest` command: parsing and printing. Decisions are made in `client`, `validator` and `deploy`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from earnest.cli.world import World
+
+
+def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
+    """Runs one command line and returns its exit code (`earnest.cli.exits.Exit`). Never raises an EarnestError."""
+    from cyclopts.exceptions import CycloptsError
+
+    from earnest.cli.exits import Exit, UsageError, exit_code
+    from earnest.client.errors import EarnestError
+
+    given = list(sys.argv[1:] if argv is None else argv)
+    world = World() if world is None else world
+    try:
+        return _run(given, world)
+    except CycloptsError as error:
+        help_of = " ".join(error.command_chain or ()) or "earnest"
+        _report(UsageError(str(error), f"see `{help_of} --help`"), given, world)
+        return Exit.USAGE
+    except EarnestError as error:
+        _report(error, given, world)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        _report(UsageError("interrupted", "run the same command again, it goes on where it stopped"), given, world)
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return Exit.OK
+
+
+def _run(argv: list[str], world: World) -> int:
+    from earnest.cli.app import app
+    from earnest.cli.flags import Flags
+    from earnest.cli.output import Answer, show
+
+    command, bound, _ = app.parse_args(argv, exit_on_error=False, print_error=False)
+    flags = None
+    for name, value in bound.arguments.items():
+        if isinstance(value, Flags):
+            flags = bound.arguments[name] = replace(value, world=world)
+    answer = command(*bound.args, **bound.kwargs)
+    if not isinstance(answer, Answer):
+        return 0
+    show(answer, world.stdout, as_json=flags is not None and flags.json)
+    return answer.exit
+
+
+def _report(error: Exception, argv: Sequence[str], world: World) -> None:
+    """An error: one document on stdout with --json, else cause and fix on stderr."""
+    from earnest.cli.exits import error_document
+    from earnest.cli.output import Answer, safe, show
+    from earnest.client.errors import EarnestError
+
+    assert isinstance(error, EarnestError)
+    if "--json" in argv:
+        show(Answer(error_document(error)), world.stdout, as_json=True)
+    else:
+        world.stderr.write(f"error: {safe(error.cause)}\n  fix: {safe(error.fix)}\n")

@@ -102,21 +102,32 @@ def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:
 
     Raises BundleError when they are not the run's, StorageError when they are not to be had.
     """
-    base, _, name = uri.rstrip("/").rpartition("/")
-    try:
-        root = bytes.fromhex(name)
-    except ValueError as error:
-        raise BundleError(f"the run's URI {uri!r} does not end in a root", "ask the sponsor") from error
-    bundle = Bundle.from_bytes(_obtain(root, base, MAX_BUNDLE_BYTES, store))
-    bundle.check(params)
+    bundle = load_bundle(uri, params, store)
     task = load_task(bundle.recipe.task, bundle.recipe.task_options)
     layout = Spec.of(read_parameters(task.build_model(bundle.recipe.seed)))
     limit = state_bytes(layout)
     try:
-        initial = from_bytes(_obtain(bundle.initial_state, base, limit, store), layout)
+        initial = from_bytes(_obtain(bundle.initial_state, _parts(uri)[0], limit, store), layout)
     except StateError as error:
         raise BundleError(f"the run's initial state cannot be read: {error}", "ask the sponsor") from error
     return RunFiles(bundle, task, initial)
+
+
+def load_bundle(uri: str, params: RunParams, store: ObjectStore) -> Bundle:
+    """The bundle alone, without building the task or fetching the state; checks and errors as of `load`."""
+    base, root = _parts(uri)
+    bundle = Bundle.from_bytes(_obtain(root, base, MAX_BUNDLE_BYTES, store))
+    bundle.check(params)
+    return bundle
+
+
+def _parts(uri: str) -> tuple[str, bytes]:
+    """The URI's base and the root that it ends in."""
+    base, _, name = uri.rstrip("/").rpartition("/")
+    try:
+        return base, bytes.fromhex(name)
+    except ValueError as error:
+        raise BundleError(f"the run's URI {uri!r} does not end in a root", "ask the sponsor") from error
 
 
 def _obtain(root: bytes, base: str, limit: int, store: ObjectStore) -> bytes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from earnest.client.amounts import format_amount
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.chain.contracts import Call, Contracts
+from earnest.client.chain.contracts import Call, Contracts, PenaltyStatus, SeatHeld
 from earnest.client.errors import EarnestError
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.merkle import admission_proof
@@ -21,6 +22,14 @@ class NotAdmittedError(EarnestError):
     """The account is not on the run's admission list."""
 
 
+class NoSeatError(EarnestError):
+    """The account has no seat in the run."""
+
+
+class NotDueError(EarnestError):
+    """What was asked for is not possible now: too early, too late, or nothing to do."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One transaction of a sequence: a name for the journal, what it is for in plain words, and the call."""
@@ -30,12 +39,23 @@ class Step:
     call: Call
 
 
+def tokens(contracts: Contracts, wei: int, at: BlockRef) -> str:
+    """An amount in words: `12.5 PLAY`."""
+    token = contracts.token
+    return f"{format_amount(wei, token.decimals(at=at))} {token.symbol(at=at)}"
+
+
+def mint_steps(contracts: Contracts, receiver: str, amount: int) -> list[Step]:
+    """Makes `amount` wei of a token of our own; its deployer only."""
+    return [Step("mint", "make play tokens", contracts.token.mint(receiver, amount))]
+
+
 def deposit_steps(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[Step]:
     """Moves `amount` wei of the token into the account's idle balance. Raises EarnestError when it has less."""
     held = contracts.token.balance_of(account, at=at)
     if held < amount:
         raise EarnestError(
-            f"{account} holds {held} wei of the token, {amount} are needed",
+            f"{account} holds {tokens(contracts, held, at)}, {tokens(contracts, amount, at)} are needed",
             "get more of the token; on a local chain: `earnest token mint`",
         )
     steps = []
@@ -109,6 +129,37 @@ def _proof(
     return admission_proof(admission, account, role)
 
 
+def held_seat(contracts: Contracts, run: int, account: str, at: BlockRef) -> SeatHeld:
+    """The account's seat in the run. Raises NoSeatError."""
+    held = contracts.runs.seat_of(run, account, at=at)
+    if held is None:
+        raise NoSeatError(
+            f"{account} has no seat in run {run}",
+            f"take one: `earnest run join {run} --role trainer` (or validator)",
+        )
+    return held
+
+
+def bond_steps(contracts: Contracts, run: int, account: str, amount: int, at: BlockRef) -> list[Step]:
+    """Adds `amount` wei to the account's bond for the run; counts from the next round on if it has a seat."""
+    put = contracts.vault.bond(contracts.settlement.address, run, amount)
+    steps = [*topped_up(contracts, account, amount, at), Step("bond", "put up the bond for this run", put)]
+    return steps + _synced(contracts, run, account, at)
+
+
+def withdraw_steps(contracts: Contracts, account: str, amount: int | None, at: BlockRef) -> list[Step]:
+    """Takes `amount` wei (None: all) of the idle balance out of the vault. Raises NotDueError when it is not there."""
+    idle = contracts.vault.idle(account, at=at)
+    wanted = idle if amount is None else amount
+    if wanted == 0 or wanted > idle:
+        raise NotDueError(
+            f"{account} has {tokens(contracts, idle, at)} idle in the vault"
+            + (f", {tokens(contracts, amount, at)} were asked for" if amount is not None else ""),
+            "see what is bonded: `earnest stake show`; a bond is freed with `earnest stake exit`",
+        )
+    return [Step("withdraw", "take idle tokens out of the vault", contracts.vault.withdraw(wanted))]
+
+
 def leave_steps(
     contracts: Contracts, run: int, role: Role, seat: int, account: str, at: BlockRef
 ) -> list[Step]:
@@ -117,3 +168,67 @@ def leave_steps(
     if contracts.vault.exit_time(manager, run, account, at=at) is None:
         steps.append(Step("exit", "start the bond's exit", contracts.vault.start_exit(manager, run)))
     return [*steps, Step("sync", "tell the run", contracts.runs.sync(run, role, seat))]
+
+
+def exit_steps(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[Step]:
+    """Starts the exit of a bond or, once its delay is over, takes the bond back. Raises NotDueError in between."""
+    vault, manager = contracts.vault, contracts.settlement.address
+    ready = vault.exit_time(manager, run, account, at=at)
+    if ready is not None and at.time < ready:
+        raise NotDueError(
+            f"the exit of this bond takes another {ready - at.time} s",
+            "repeat the command then; nothing can stop the exit meanwhile",
+        )
+    if ready is not None:
+        return [Step("finish-exit", "take the bond back", vault.finish_exit(manager, run))]
+    if vault.bond_of(manager, run, account, at=at) == 0:
+        raise NotDueError(f"{account} has no bond in run {run}", "see `earnest stake show`")
+    start = Step("exit", "start the bond's exit", vault.start_exit(manager, run))
+    return [start, *_synced(contracts, run, account, at)]
+
+
+def _synced(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[Step]:
+    held = contracts.runs.seat_of(run, account, at=at)
+    return [] if held is None else sync_steps(contracts, run, held)
+
+
+def sync_steps(contracts: Contracts, run: int, held: SeatHeld) -> list[Step]:
+    """Has the run read the seat owner's bond; anyone may."""
+    return [Step("sync", "tell the run what the bond is", contracts.runs.sync(run, held.role, held.seat))]
+
+
+def operator_steps(contracts: Contracts, run: int, account: str, operator: str, at: BlockRef) -> list[Step]:
+    """Lets another key commit, reveal and report for the account's seat from the next round on."""
+    held = held_seat(contracts, run, account, at)
+    change = contracts.runs.set_operator(run, held.role, held.seat, operator)
+    return [Step("operator", "change the seat's operator", change)]
+
+
+def uri_steps(contracts: Contracts, run: int, held: SeatHeld, uri: str) -> list[Step]:
+    """Says where the seat's objects are from now on; owner or operator."""
+    change = contracts.runs.set_uri(run, held.role, held.seat, uri)
+    return [Step("uri", "say where the seat's objects are", change)]
+
+
+def end_steps(contracts: Contracts, run: int) -> list[Step]:
+    """Ends a run with one full round's notice; sponsor only."""
+    return [Step("end", "end the run after the next round", contracts.runs.end(run))]
+
+
+def refund_steps(contracts: Contracts, run: int) -> list[Step]:
+    """Gives the sponsor back what the run no longer needs; anyone may."""
+    return [Step("refund", "give the sponsor back what is left", contracts.settlement.refund(run))]
+
+
+def contest_steps(contracts: Contracts, penalty: bytes, account: str, at: BlockRef) -> list[Step]:
+    """Contests a penalty locked on the account. Raises NotDueError if there is none to contest, or not any more."""
+    found = contracts.settlement.penalty(penalty, at=at)
+    if found.status is PenaltyStatus.NONE:
+        raise NotDueError(f"there is no penalty {penalty.hex()}", "list them: `earnest penalty show RUN`")
+    if found.account != account:
+        raise NotDueError(f"this penalty is on {found.account}, not on {account}", "use that account's key")
+    if found.status is not PenaltyStatus.LOCKED:
+        raise NotDueError(f"the penalty is {found.status.name.lower()} already", "there is nothing to do")
+    if at.time >= found.contest_until:
+        raise NotDueError("the contest window is over", "the penalty can only be settled: `earnest run settle`")
+    return [Step("contest", "contest the penalty", contracts.settlement.contest(penalty))]

@@ -6,23 +6,23 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from earnest.client.bundle import RunFiles, load
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
 from earnest.client.chain.scanner import Scanner
 from earnest.client.chain.signer import Signer
-from earnest.client.diloco.codecs import make_codec
-from earnest.client.diloco.state import spec
 from earnest.client.errors import EarnestError
-from earnest.client.follower import Follower
-from earnest.client.node import NodeParts
 from earnest.client.participation import Step
 from earnest.client.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
+
+if TYPE_CHECKING:  # `follow` needs torch, which takes seconds to load; a command that sends one call does not
+    from earnest.client.bundle import RunFiles
+    from earnest.client.node import NodeParts
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,12 @@ class Party:
 
     def follow(self, run: int, salt: Callable[[], bytes]) -> tuple[NodeParts, RunFiles]:
         """What a node of this account needs for `run`. Raises BundleError if the run's files are not the run's."""
+        from earnest.client.bundle import load
+        from earnest.client.diloco.codecs import make_codec
+        from earnest.client.diloco.state import spec
+        from earnest.client.follower import Follower
+        from earnest.client.node import NodeParts
+
         scanner = self.deployment.scanner()
         record = RunRecord(run)
         record.apply(scanner.poll(self.deployment.chain.final()))

@@ -1,0 +1,69 @@
+"""The tree of commands. A group's module is imported only when one of its commands is used."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from cyclopts import App, Group
+
+from earnest.cli.exits import MEANINGS
+
+TRY = Group("Try it", sort_key=1)
+EVERYONE = Group("Everyone", sort_key=2)
+DEPLOYER = Group("Deployer: put the contracts on a chain", sort_key=3)
+SPONSOR = Group("Sponsor: open a run; trainers and validators: take part in it", sort_key=4)
+NODES = Group("Trainer and validator: the nodes", sort_key=5)
+
+HELP = """Train a model with machines that nobody has to trust: work is scored, paid and answerable on chain.
+
+Example: earnest demo --attack sign-flip
+"""
+
+EPILOGUE = "\n".join(
+    [
+        "Settings: flags come before EARNEST_* variables, those before earnest.toml. docs/cli.md has them all.",
+        "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + ".",
+    ]
+)
+
+COMMANDS = (
+    ("demo", "demo_command:demo", TRY),
+    ("devnet", "devnet:devnet", TRY),
+    ("status", "status:status", EVERYONE),
+    ("doctor", "doctor:doctor", EVERYONE),
+    ("claim", "claim:claim", EVERYONE),
+)
+"""Commands of the top: their modules are light, since `earnest --help` reads their docstrings."""
+
+GROUPS = (
+    ("keys", "keys:app", EVERYONE, "Make, import and list key files.", "keys new mine"),
+    ("stake", "stake:app", EVERYONE, "Move tokens: into the vault, into bonds, out again.", "stake show"),
+    ("token", "token:app", EVERYONE, "Mint play tokens, on local chains.", "token mint 1000"),
+    ("deploy", "deploy:app", DEPLOYER, "Plan, carry out and verify a deployment.", "deploy verify"),
+    ("run", "run:app", SPONSOR, "Open, show, join, leave, settle and end runs.", "run show 1"),
+    ("seat", "seat:app", SPONSOR, "Show a seat, change its operator or its address.", "seat show 1"),
+    ("penalty", "penalty:app", SPONSOR, "Show penalties and contest one.", "penalty show 1"),
+    ("trainer", "nodes:trainer", NODES, "Run a trainer node.", "trainer start 1 --serve 0.0.0.0:9100"),
+    ("validator", "nodes:validator", NODES, "Run a validator node.", "validator start 1 --serve 0.0.0.0:9200"),
+)
+
+
+def make_group(name: str) -> App:
+    """An App for one group of commands; its help is above."""
+    return App(name=name, help_format="plaintext", result_action="return_value", help_epilogue="")
+
+
+app = App(
+    name="earnest",
+    help=HELP,
+    help_epilogue=EPILOGUE,
+    help_format="plaintext",
+    version=lambda: version("earnest"),
+    result_action="return_value",
+)
+for _name, _path, _group in COMMANDS:
+    app.command(f"earnest.cli.{_path}", name=_name, group=_group, help_epilogue="")
+for _name, _path, _group, _help, _example in GROUPS:
+    app.command(
+        f"earnest.cli.{_path}", name=_name, group=_group, help=f"{_help}\n\nExample: earnest {_example}"
+    )

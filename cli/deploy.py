@@ -1,0 +1,189 @@
+"""`earnest deploy`: put the contracts on a chain, and check those that are there."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from earnest.cli.app import make_group
+from earnest.cli.exits import Exit, UsageError
+from earnest.cli.flags import AccountFlags, ChainFlags, SendFlags
+from earnest.cli.output import Answer, table
+from earnest.cli.session import COIN_DECIMALS, Session
+from earnest.client.amounts import format_amount
+from earnest.client.storage.journal import Journal
+from earnest.deploy.manifest import load_manifest
+from earnest.deploy.plan import SINK, Plan, make_plan
+from earnest.deploy.run import run_plan, unfinished_plan
+from earnest.deploy.verify import Check
+from earnest.deploy.verify import verify as verify_deployment
+
+app = make_group("deploy")
+ACCOUNT, SEND, CHAIN = AccountFlags(), SendFlags(), ChainFlags()
+
+
+@app.command
+def plan(*, token: str | None = None, sink: str = SINK, flags: AccountFlags = ACCOUNT) -> Answer:
+    """Show what a deployment would do: addresses, constructor arguments, code hashes and gas. Sends nothing.
+
+    Example: earnest deploy plan --network sepolia --token 0x000000000000000000000000000000000000dEaD
+
+    Parameters
+    ----------
+    token
+        The ERC-20 that the vault will hold; on local chains a token of our own is deployed without it.
+    sink
+        Address that burned tokens are sent to.
+    """
+    with Session(flags) as session:
+        return _planned(session, _plan(session, token, sink))
+
+
+@app.command
+def run(*, token: str | None = None, sink: str = SINK, flags: SendFlags = SEND) -> Answer:
+    """Deploy the contracts. Interrupted anywhere, the same command goes on where it stopped.
+
+    Example: earnest deploy run --network devnet --keystore devnet-keys/account-0.json --password-file password.txt
+
+    Parameters
+    ----------
+    token
+        The ERC-20 that the vault will hold; on local chains a token of our own is deployed without it.
+    sink
+        Address that burned tokens are sent to.
+    """
+    from earnest.client.chain.outbox import Outbox
+
+    with Session(flags) as session:
+        made = _plan(session, token, sink)
+        if flags.dry_run:
+            return _planned(session, made)
+        cost = f"at most {made.gas:,} gas for {len(made.steps)} contracts"
+        if not session.network.local and not flags.yes:
+            session.notice(f"{made.deployer} deploys to {session.network.name}: {cost}")
+        session.consent([])
+        signer = session.signer
+        session.hold_key()
+        if _restarted(session):
+            session.notice(f"{session.own_manifest} was of a chain that is gone; it is replaced")
+            session.own_manifest.unlink()
+        birth = session.chain.block(0).hash.hex()
+        folder = session.settings.data_dir / f"{session.network.name}-deploy-{birth[:8]}" / made.deployer
+        with Journal(folder / "journal.sqlite", made.deployer, f"{made.chain_id}/{birth}") as journal:
+            world = session.world
+            outbox = Outbox(session.chain, signer, journal, clock=world.monotonic, sleep=world.sleep)
+            manifest = run_plan(
+                made,
+                session.chain,
+                outbox,
+                journal,
+                session.own_manifest,
+                network=session.network.name,
+                git=f"earnest {version('earnest')}",
+                progress=lambda step: session.notice(f"deploying {step.name} to {step.address} ..."),
+            )
+        contracts = {name: one.address for name, one in manifest.current.contracts.items()}
+        document = {
+            "network": session.network.name,
+            "chain_id": manifest.chain_id,
+            "deployer": made.deployer,
+            "token": manifest.address("Token"),
+            "contracts": contracts,
+            "manifest": str(session.own_manifest),
+        }
+        shown = table("Deployed", ("contract", "address"), list(contracts.items()))
+        return Answer(document, [shown, f"Manifest: {session.own_manifest}"])
+
+
+@app.command
+def verify(*, flags: ChainFlags = CHAIN) -> Answer:
+    """Check a deployment from the outside: code, constructor arguments, wiring. Reads only; exit code 1 if any fails.
+
+    Example: earnest deploy verify --network devnet
+    """
+    with Session(flags) as session:
+        checks = verify_deployment(session.manifest, session.chain, session.at)
+        failed = [check for check in checks if not check.ok]
+        document = {"ok": not failed, "block": session.at.number, "checks": [_check(check) for check in checks]}
+        rows = [(c.contract, c.question, c.expected, c.found) for c in failed]
+        shown: list[Any] = [f"{len(checks) - len(failed)} of {len(checks)} checks hold at block {session.at.number}"]
+        if failed:
+            shown.append(table("Failed", ("contract", "question", "expected", "found"), rows))
+        return Answer(document, shown, Exit.REFUSED if failed else Exit.OK)
+
+
+def _check(check: Check) -> dict[str, Any]:
+    return {
+        "contract": check.contract,
+        "question": check.question,
+        "expected": check.expected,
+        "found": check.found,
+        "ok": check.ok,
+    }
+
+
+def _plan(session: Session, token: str | None, sink: str) -> Plan:
+    """The unfinished deployment's plan where there is one, else a new one from the account's next nonce."""
+    path = session.own_manifest
+    if not _restarted(session) and (unfinished := unfinished_plan(path)) is not None:
+        return unfinished
+    if token is None and not session.network.local and session.network.token is None:
+        raise UsageError(
+            f"{session.network.name} is not local: its vault needs a token", "name the ERC-20 with --token"
+        )
+    nonce = session.chain.next_nonce(session.account)
+    token = session.network.token if token is None else session.address(token)
+    return make_plan(session.chain.chain_id, session.account, nonce, token, session.address(sink))
+
+
+def _restarted(session: Session) -> bool:
+    """Whether the manifest speaks of a local chain that is gone: started anew, it has none of the contracts."""
+    path = session.own_manifest
+    if not session.network.local or not path.exists():
+        return False
+    contracts = load_manifest(path).current.contracts.values()
+    first = min(contracts, key=lambda contract: contract.nonce)
+    if first.runtime_hash is not None:
+        return not session.chain.code(first.address, session.at)
+    return session.chain.next_nonce(first.deployer) < first.nonce
+
+
+def _planned(session: Session, made: Plan) -> Answer:
+    fees = session.chain.fees()
+    cost = made.gas * fees.max_fee
+    balance = session.chain.balance(made.deployer, session.at)
+    document = {
+        "dry_run": True,
+        "network": session.network.name,
+        "chain_id": made.chain_id,
+        "deployer": made.deployer,
+        "first_nonce": made.first_nonce,
+        "token": made.token,
+        "sink": made.sink,
+        "gas": made.gas,
+        "cost_wei": str(cost),
+        "balance_wei": str(balance),
+        "balance_after_wei": str(balance - cost),
+        "contracts": [
+            {
+                "name": step.name,
+                "address": step.address,
+                "nonce": step.nonce,
+                "args": dict(step.args),
+                "gas": step.gas,
+                "initcode_hash": step.initcode_hash,
+                "initcode_bytes": len(step.initcode),
+            }
+            for step in made.steps
+        ],
+    }
+    rows = [(step.name, step.address, step.nonce, step.gas) for step in made.steps]
+    coins = format_amount(cost, COIN_DECIMALS)
+    return Answer(
+        document,
+        [
+            table(f"Plan of {made.deployer}", ("contract", "address", "nonce", "gas at most"), rows),
+            f"token {made.token}, sink {made.sink}",
+            f"at most {made.gas:,} gas, {coins} coins; nothing was sent",
+        ],
+    )

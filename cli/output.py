@@ -1,0 +1,109 @@
+"""What a command prints: one document, as JSON or for people; everything else goes to stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Any, TextIO
+
+from rich.console import Console, RenderableType
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from earnest.client.amounts import format_amount
+from earnest.client.logs import CONTROL
+
+PIPE_WIDTH = 240
+"""Columns where the output is no terminal: wide enough that no address is broken."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A command's result: the JSON document, and the same for people."""
+
+    document: Mapping[str, Any]
+    shown: Sequence[RenderableType] = field(default_factory=tuple)
+    exit: int = 0
+
+
+def console(stream: TextIO) -> Console:
+    """Plain where the stream is no terminal."""
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if stream.isatty() else PIPE_WIDTH)
+
+
+def show(answer: Answer, stream: TextIO, *, as_json: bool) -> None:
+    """Prints the answer whole and flushes, so that a reader has it even if the command goes on."""
+    if as_json:
+        stream.write(json.dumps(answer.document, indent=2, default=_json) + "\n")
+    else:
+        out = console(stream)
+        for part in answer.shown:
+            out.print(safe(part) if isinstance(part, str) else part, soft_wrap=isinstance(part, str))
+    stream.flush()
+
+
+def safe(text: str) -> str:
+    """A stranger's text without characters that could move the terminal's cursor."""
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A table whose numbers are right-aligned and whose cells are safe to print."""
+    made = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for position, heading in enumerate(headings):
+        numeric = all(isinstance(row[position], int | float) for row in rows)
+        made.add_column(heading, justify="right" if rows and numeric else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(safe("-" if cell is None else str(cell))) for cell in row))
+    return made
+
+
+def amounts(name: str, wei: int, decimals: int) -> dict[str, str]:
+    """An amount for a document: tokens, and wei as text since JSON's numbers are too small."""
+    return {name: format_amount(wei, decimals), f"{name}_wei": str(wei)}
+
+
+def when(seconds: int) -> str:
+    """A block time as UTC, to the second."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def countdown(seconds: int) -> str:
+    """Time left in words; `now` once it is over, never a negative timer."""
+    if seconds <= 0:
+        return "now"
+    days, rest = divmod(seconds, 86_400)
+    hours, rest = divmod(rest, 3_600)
+    minutes, rest = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join([f"{count} {unit}" for count, unit in parts if count][:2])
+
+
+@contextmanager
+def progress(stream: TextIO, what: str) -> Iterator[None]:
+    """Shows on stderr that something long is under way; a plain line where stderr is no terminal."""
+    if not stream.isatty():
+        stream.write(f"{what} ...\n")
+        stream.flush()
+        yield
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console(stream), transient=True) as shown:
+        shown.add_task(what, total=None)
+        yield
+
+
+def _json(value: Any) -> Any:
+    """What JSON does not know: bytes as 0x-hex, enumerations by name."""
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    if isinstance(value, IntEnum):
+        return value.name.lower()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value)

@@ -1,0 +1,152 @@
+"""`earnest stake`: a person's tokens in the vault."""
+
+from __future__ import annotations
+
+from earnest.cli.app import make_group
+from earnest.cli.flags import AccountFlags, SendFlags
+from earnest.cli.output import Answer, countdown, table, when
+from earnest.cli.session import Session
+from earnest.client.participation import bond_steps, deposit_steps, exit_steps, withdraw_steps
+
+app = make_group("stake")
+SEND, ACCOUNT = SendFlags(), AccountFlags()
+
+
+@app.command
+def deposit(amount: str, /, *, flags: SendFlags = SEND) -> Answer:
+    """Deposit tokens into the vault, where they are idle until bonded.
+
+    The vault takes them from you, so this approves it first where that is needed.
+
+    Example: earnest stake deposit 1000
+
+    Parameters
+    ----------
+    amount
+        Tokens, for example 12.5.
+    """
+    with Session(flags) as session:
+        wei = session.wei(amount)
+        steps = deposit_steps(session.contracts, session.account, wei, session.at)
+        document = {"action": "deposit", **session.amounts("amount", wei)}
+        return session.send(f"stake/deposit/{wei}", steps, document, f"Deposited {session.tokens(wei)}.")
+
+
+@app.command
+def withdraw(amount: str, /, *, flags: SendFlags = SEND) -> Answer:
+    """Take idle tokens out of the vault.
+
+    Example: earnest stake withdraw 12.5
+
+    Parameters
+    ----------
+    amount
+        Tokens, or `all`.
+    """
+    with Session(flags) as session:
+        return take_out(session, None if amount == "all" else session.wei(amount), "withdraw")
+
+
+def take_out(session: Session, wei: int | None, action: str) -> Answer:
+    """Withdraws `wei`, or all that is idle."""
+    steps = withdraw_steps(session.contracts, session.account, wei, session.at)
+    taken = steps[0].call.args["amount"]
+    document = {"action": action, **session.amounts("amount", taken)}
+    return session.send(f"stake/{action}/{taken}", steps, document, f"Took out {session.tokens(taken)}.")
+
+
+@app.command
+def bond(run: int, amount: str, /, *, flags: SendFlags = SEND) -> Answer:
+    """Add tokens to your bond for one run, from idle balance and, where that is too small, from your account.
+
+    With a seat it counts from the next round on. `earnest run join` puts up the least bond by itself.
+
+    Example: earnest stake bond 1 250
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    amount
+        Tokens to add.
+    """
+    with Session(flags) as session:
+        wei = session.wei(amount)
+        steps = bond_steps(session.contracts, run, session.account, wei, session.at)
+        document = {"action": "bond", "run": run, **session.amounts("amount", wei)}
+        done = f"Added {session.tokens(wei)} to the bond in run {run}."
+        return session.send(f"stake/bond/{run}/{wei}", steps, document, done)
+
+
+@app.command(name="exit")
+def exit_(run: int, /, *, flags: SendFlags = SEND) -> Answer:
+    """Start to take a bond out of a run; once the run's exit delay is over, the same command takes it back.
+
+    The bond stays slashable until then, and the seat earns nothing from the next round on.
+
+    Example: earnest stake exit 1
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    """
+    with Session(flags) as session:
+        steps = exit_steps(session.contracts, run, session.account, session.at)
+        finishes = steps[0].name == "finish-exit"
+        done = "The bond is idle again." if finishes else "The exit has started; repeat the command when it is over."
+        document = {"action": "finish-exit" if finishes else "start-exit", "run": run}
+        return session.send(f"stake/exit/{run}/{steps[0].name}", steps, document, done)
+
+
+@app.command
+def show(*, flags: AccountFlags = ACCOUNT, account: str | None = None) -> Answer:
+    """Show what an account holds: in its purse, idle in the vault, and bonded in each run.
+
+    Example: earnest stake show
+
+    Parameters
+    ----------
+    account
+        Address to look at (default: your key's).
+    """
+    with Session(flags) as session:
+        who = session.address(account)
+        contracts, at = session.contracts, session.at
+        runs = range(1, contracts.runs.run_count(at=at) + 1)
+        bonds = [found for run in runs if (found := _bond(session, run, who)) is not None]
+        held, idle = contracts.token.balance_of(who, at=at), contracts.vault.idle(who, at=at)
+        document = {
+            "account": who,
+            **session.amounts("held", held),
+            **session.amounts("idle", idle),
+            "bonds": bonds,
+        }
+        rows = [(b["run"], b["bond"], b["locked"], b["exit"]) for b in bonds]
+        return Answer(
+            document,
+            [
+                f"{who}: {session.tokens(held)} held, {session.tokens(idle)} idle in the vault",
+                table("Bonds", ("run", f"bond ({session.symbol})", "locked", "exit"), rows) if bonds else "No bonds.",
+            ],
+        )
+
+
+def _bond(session: Session, run: int, account: str) -> dict[str, object] | None:
+    contracts, at = session.contracts, session.at
+    manager = contracts.settlement.address
+    bond = contracts.vault.bond_of(manager, run, account, at=at)
+    ready = contracts.vault.exit_time(manager, run, account, at=at)
+    if bond == 0 and ready is None:
+        return None
+    left = None if ready is None else max(0, ready - at.time)
+    told = "not started" if ready is None or left is None else f"ready {when(ready)} ({countdown(left)})"
+    locked = contracts.settlement.locked(run, account, at=at)
+    return {
+        "run": run,
+        **session.amounts("bond", bond),
+        **session.amounts("locked", locked),
+        "exit_time": ready,
+        "exit_seconds_left": left,
+        "exit": told if left != 0 else "ready: `earnest stake exit`",
+    }

@@ -1,0 +1,59 @@
+"""Where clock, randomness, streams and signals enter the program; everything else is handed them."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from getpass import getpass
+from typing import TextIO
+
+
+@dataclass(frozen=True)
+class World:
+    """What a command may touch of the machine. Tests pass their own."""
+
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    random: Callable[[int], bytes] = secrets.token_bytes
+    ask_password: Callable[[str], str] = getpass
+    make_stop: Callable[[], threading.Event] = threading.Event
+
+    @property
+    def stdin(self) -> TextIO:
+        return sys.stdin
+
+    @property
+    def stdout(self) -> TextIO:
+        return sys.stdout
+
+    @property
+    def stderr(self) -> TextIO:
+        return sys.stderr
+
+    @property
+    def interactive(self) -> bool:
+        """Whether somebody is there to answer a question."""
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
+    @contextmanager
+    def stopping(self) -> Iterator[threading.Event]:
+        """An event that SIGTERM and SIGINT set; inside, neither interrupts anything by itself."""
+        stop = self.make_stop()
+        if threading.current_thread() is not threading.main_thread():
+            yield stop
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            for number in before:
+                signal.signal(number, lambda *_: stop.set())
+            yield stop
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

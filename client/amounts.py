@@ -1,0 +1,32 @@
+"""Amounts as people write them: tokens with a decimal point outside, whole wei inside."""
+
+from __future__ import annotations
+
+import re
+
+from earnest.client.errors import EarnestError
+
+AMOUNT = re.compile(r"(\d{1,30})(?:\.(\d+))?")
+
+
+class AmountError(EarnestError):
+    """A text that is not an amount of the token."""
+
+
+def parse_amount(text: str, decimals: int) -> int:
+    """Wei of a text such as `12.5`, exactly. Raises AmountError for signs, exponents and what is below one wei."""
+    found = AMOUNT.fullmatch(text)
+    if found is None:
+        raise AmountError(f"{text!r} is not an amount", "write tokens as digits with a point, for example 12.5")
+    whole, fraction = found[1], (found[2] or "").rstrip("0")
+    if len(fraction) > decimals:
+        raise AmountError(f"{text} has more than the token's {decimals} decimals", "round it")
+    return int(whole) * 10**decimals + int(fraction.ljust(decimals, "0") or 0)
+
+
+def format_amount(wei: int, decimals: int) -> str:
+    """The same amount in tokens, exactly and without trailing zeros; `parse_amount` reads it back."""
+    sign, wei = ("-", -wei) if wei < 0 else ("", wei)
+    whole, fraction = divmod(wei, 10**decimals)
+    digits = str(fraction).rjust(decimals, "0").rstrip("0") if fraction else ""
+    return f"{sign}{whole}.{digits}" if digits else f"{sign}{whole}"

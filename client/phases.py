@@ -1,0 +1,66 @@
+"""What a run is doing at a moment: which windows are open, how long they last, what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from earnest.protocol.schedule import Schedule, Window
+
+TRAINING = ("commit", "reveal")
+SCORING = ("score commit", "score reveal", "settle", "contest")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One window of one round, half-open, unix seconds."""
+
+    round: int
+    name: str
+    window: Window
+
+    def left(self, now: int) -> int:
+        """Seconds until it opens or, once it has, until it closes; never negative."""
+        edge = self.window.start if now < self.window.start else self.window.end
+        return max(0, edge - now)
+
+
+def round_phases(schedule: Schedule, rounds: int, round: int) -> list[Phase]:
+    """A round's windows in order. The one after the last of `rounds` only reports, and nobody is penalised in it."""
+    windows = {
+        "commit": schedule.commit(round),
+        "reveal": schedule.reveal(round),
+        "score commit": schedule.score_commit(round),
+        "score reveal": schedule.score_reveal(round),
+        "settle": schedule.settle(round),
+        "contest": schedule.contest(round),
+    }
+    names = TRAINING + SCORING if round < rounds else SCORING[:3]
+    return [Phase(round, name, windows[name]) for name in names]
+
+
+def open_phases(schedule: Schedule, rounds: int, now: int) -> list[Phase]:
+    """Every window open at `now`, of the oldest round first."""
+    newest = min(schedule.round_at(now), rounds)
+    longest = schedule.contest(0).end - schedule.opens(0)
+    oldest = max(0, newest - longest // schedule.period - 1)
+    phases = [phase for r in range(oldest, newest + 1) for phase in round_phases(schedule, rounds, r)]
+    return [phase for phase in phases if phase.window.contains(now)]
+
+
+def next_phase(schedule: Schedule, rounds: int, now: int) -> Phase | None:
+    """The window that opens next; None when the last one has."""
+    current = min(schedule.round_at(now), rounds)
+    upcoming = [
+        phase
+        for r in range(max(0, current - 2), min(current + 2, rounds + 1))
+        for phase in round_phases(schedule, rounds, r)
+        if phase.window.start > now
+    ]
+    return min(upcoming, key=lambda phase: phase.window.start, default=None)
+
+
+def run_state(schedule: Schedule, rounds: int, now: int) -> str:
+    """`waiting` for round 0, `running`, or `over`: the report-only round is settled or can no longer be."""
+    if now < schedule.start:
+        return "waiting"
+    return "over" if now >= schedule.settle(rounds).end else "running"

@@ -1,0 +1,206 @@
+"""What a sponsor writes to open a run: a TOML file with the run's terms and its recipe, made into parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from eth_utils.address import is_address, to_checksum_address
+
+from earnest.client.amounts import parse_amount
+from earnest.client.errors import EarnestError
+from earnest.protocol.merkle import admission_root
+from earnest.protocol.recipe import Recipe, RecipeError
+from earnest.protocol.run import RunParams
+from earnest.protocol.verdicts import Role
+
+FINALITY_FACTOR = 2
+PAID_SHARE = 0.4
+"""Of P: what honest trainers of about equal work are paid, since the weight of an average update is about 0.4."""
+
+
+class RunFileError(EarnestError):
+    """A run file that is not one, or terms that no run can have."""
+
+
+Tokens = str | int
+"""An amount of the token; a fraction is written as text, since TOML's own would be rounded."""
+
+
+class _PerRole(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    trainer: Tokens
+    validator: Tokens
+
+
+class _Windows(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    commit_s: int
+    reveal_s: int
+    score_commit_s: int
+    score_reveal_s: int
+    settle_s: int
+    contest_s: int
+    exit_delay_s: int
+    overlap: bool = False
+
+
+class _Admission(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    validators: list[str]
+    trainers: list[str] = []
+    open_trainers: bool = False
+
+
+class _Penalties(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    unrevealed_bps: int = 100
+    malformed_bps: int = 100
+    harmful_bps: int = 1000
+    copied_bps: int = 500
+    unfaithful_bps: int = 5000
+    contest_bps: int = 100
+    ceiling: Tokens | None = None
+    ceiling_rounds: int = 10
+
+
+class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The file's tables, read but not yet judged. Amounts are tokens, times seconds."""
+
+    rounds: int
+    start_in_s: int
+    trainers: int
+    validators: int
+    pool: _PerRole
+    bond: _PerRole
+    windows: _Windows
+    admission: _Admission
+    recipe: dict[str, Any]
+    penalties: _Penalties = _Penalties()
+
+    @staticmethod
+    def read(path: Path) -> RunFile:
+        """Raises RunFileError with the offending key."""
+        try:
+            return msgspec.toml.decode(path.read_bytes(), type=RunFile)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise RunFileError(
+                f"{path} is not a run file: {error}", "see `earnest run create --example`"
+            ) from error
+        except OSError as error:
+            raise RunFileError(
+                f"{path} cannot be read: {error.strerror}", "give the path of a run file"
+            ) from error
+
+    def admitted(self) -> tuple[tuple[str, Role], ...]:
+        """Everyone on the list, checksummed, trainers first. Raises RunFileError for what is no address, or twice there."""
+        listed = [(a, Role.TRAINER) for a in self.admission.trainers]
+        listed += [(a, Role.VALIDATOR) for a in self.admission.validators]
+        for account, _ in listed:
+            if not is_address(account):
+                raise RunFileError(
+                    f"{account!r} on the admission list is not an address", "write 0x and 40 hex digits"
+                )
+        found = tuple((to_checksum_address(account), role) for account, role in listed)
+        accounts = [account for account, _ in found]
+        if twice := next((account for account in accounts if accounts.count(account) > 1), None):
+            raise RunFileError(
+                f"{twice} is on the admission list twice", "an account has one seat in a run, so list it once"
+            )
+        if Role.VALIDATOR not in {role for _, role in found}:
+            raise RunFileError("the run admits no validator", "list at least one under [admission]")
+        return found
+
+    def make_recipe(self) -> Recipe:
+        """The recipe, with the defaults of `earnest.protocol.recipe` for what the file leaves out.
+
+        `pool_size` and `max_payload_bytes` come from task and codec unless given. Raises RunFileError, or TaskError
+        for a task that is not to be had here.
+        """
+        from earnest.client.diloco.codecs import make_codec
+        from earnest.client.diloco.state import Spec, read_parameters
+        from earnest.client.tasks.task import load_task
+
+        task = load_task(str(self.recipe.get("task", "")), self.recipe.get("task_options", {}))
+        try:
+            plain = Recipe(task=str(self.recipe["task"]), pool_size=task.pool_size)
+            document = _merged(json.loads(plain.to_json()), self.recipe, "recipe")
+            recipe = Recipe.from_json(json.dumps(document).encode())
+            recipe.sample_pool().check(self.trainers)
+        except (RecipeError, ValueError) as error:
+            raise RunFileError(f"the recipe cannot be used: {error}", "correct it in the run file") from error
+        if recipe.pool_size > task.pool_size:
+            raise RunFileError(
+                f"the task has {task.pool_size} samples, the recipe names {recipe.pool_size}",
+                "leave pool_size out to take all",
+            )
+        if "max_payload_bytes" not in self.recipe:
+            layout = Spec.of(read_parameters(task.build_model(recipe.seed)))
+            recipe = replace(recipe, max_payload_bytes=make_codec(recipe.codec, layout).payload_bytes)
+        return recipe
+
+    def params(self, recipe: Recipe, initial_state: bytes, now: int, decimals: int) -> RunParams:
+        """The contract's parameters for a run created at block time `now`. Raises AmountError."""
+
+        def wei(amount: Tokens) -> int:
+            return parse_amount(str(amount), decimals)
+
+        windows, admission = msgspec.structs.asdict(self.windows), self.admitted()
+        exit_delay = windows.pop("exit_delay_s")
+        penalties = msgspec.structs.asdict(self.penalties)
+        ceiling = penalties.pop("ceiling")
+        return RunParams(
+            start=now + self.start_in_s,
+            rounds=self.rounds,
+            trainer_limit=self.trainers,
+            validator_limit=self.validators,
+            trainer_pool=wei(self.pool.trainer),
+            validator_pool=wei(self.pool.validator),
+            trainer_min_bond=wei(self.bond.trainer),
+            validator_min_bond=wei(self.bond.validator),
+            exit_delay=exit_delay,
+            open_trainers=self.admission.open_trainers,
+            admission_root=admission_root(admission),
+            recipe_hash=recipe.hash(),
+            initial_state=initial_state,
+            **({} if ceiling is None else {"ceiling": wei(ceiling)}),
+            **windows,
+            **penalties,
+        )
+
+
+def check_params(params: RunParams, now: int, finality_s: float) -> None:
+    """Raises RunFileError for terms that the contract, or this network's finality, does not allow."""
+    problems = params.problems(now)
+    least = FINALITY_FACTOR * finality_s
+    for name in ("reveal_s", "score_commit_s", "score_reveal_s"):
+        if getattr(params, name) < least:
+            problems.append(f"{name} is {getattr(params, name)} s, this network's finality asks for {least:g} s")
+    if problems:
+        raise RunFileError(f"no run can have these terms: {'; '.join(problems)}", "correct the run file")
+
+
+def remarks(params: RunParams, recipe: Recipe) -> list[str]:
+    """What a sponsor should know before paying, in plain sentences."""
+    found = [
+        f"The trainer pool is a ceiling: with honest trainers about {PAID_SHARE:.0%} of it is paid, the rest comes back."
+    ]
+    seats = params.trainer_limit * recipe.samples_per_seat
+    fresh = (recipe.pool_size - recipe.scoring.held_out) // seats
+    if fresh < params.rounds:
+        found.append(
+            f"With every seat taken the pool lasts {fresh} rounds; after that samples repeat, also those that judge."
+        )
+    return found
+
+
+def _merged(base: dict[str, Any], changes: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """`base` with the changes laid over it, table by table. Raises RecipeError for keys that it does not have."""
+    merged = dict(base)
+    for key, value in changes.items():
+        if key not in base:
+            raise RecipeError(f"{path}: unknown key {key!r}")
+        inner = base[key]
+        tables = isinstance(inner, dict) and isinstance(value, dict) and key != "task_options"
+        merged[key] = _merged(inner, value, f"{path}.{key}") if tables else value
+    return merged
