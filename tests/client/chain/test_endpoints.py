@@ -180,6 +180,23 @@ def test_reads_speak_of_their_block_not_of_the_newest(world: World, chain: Chain
     assert chain.balance(trainer.address, chain.head()) == 10**20 + 5
 
 
+def test_another_block_than_the_one_asked_for_is_refused(node: LocalNode) -> None:
+    node.mischief = only("eth_getBlockByNumber", lambda block: {**block, "number": 7})
+    with pytest.raises(BadAnswer, match="gave block 7 for 0"):
+        Chain([node.url], CHAIN_ID).block(0)
+
+
+def test_an_endpoint_that_answers_a_delivery_with_another_hash_is_refused(
+    node: LocalNode, trainer: Signer, counter_address: str
+) -> None:
+    chain = Chain([node.url], CHAIN_ID)
+    node.mischief = only("eth_sendRawTransaction", lambda _: "0x" + "ab" * 32)
+    transaction = {"type": 2, "chainId": CHAIN_ID, "nonce": 0, "gas": 21_000, "maxFeePerGas": 10**10}
+    transaction |= {"maxPriorityFeePerGas": 1, "to": counter_address, "data": b"", "value": 0}
+    with pytest.raises(BadAnswer, match="another transaction's hash"):
+        chain.send_raw(trainer.sign(transaction).raw)
+
+
 def test_a_quorum_finds_the_endpoint_that_lies_about_money(
     world: World, serve: Serve, trainer: Signer
 ) -> None:

@@ -456,6 +456,13 @@ def test_after_a_restart_the_next_intent_takes_the_next_nonce(
     assert store.open_intents() == []
 
 
+def test_what_another_program_has_pending_is_counted(world: World, slow: Counter, trainer: Signer) -> None:
+    outbox_of(slow.chain, trainer, wait_s=0).send("by hand", slow.add())
+    store = MemoryIntents()
+    outbox_of(slow.chain, trainer, store, wait_s=0).send("by the node", slow.add())
+    assert [intent.nonce for intent in store.open_intents()] == [1]
+
+
 def test_a_later_intent_brings_the_earlier_one_along_that_the_pool_forgot(
     chain: Chain, world: World, trainer: Signer, counter: Counter
 ) -> None:
