@@ -350,14 +350,11 @@ def _pay_trainers(
     @notice Pay P * c_i // (65535 n) to each owner of these seats in one call of the vault.
     """
     owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, TRAINER, round, first, count)
-    paid: DynArray[address, 256] = []
     amounts: DynArray[uint256, 256] = []
     pool: uint256 = facts.params.trainer_pool
     shares: uint256 = WEIGHT_ONE * bits._count(facts.revealed)
     for i: uint256 in range(len(owners), bound=256):
-        amount: uint256 = pool * consensus._hint(hints, i) // shares  # rounds down: the sponsor keeps the remainder
-        if amount != 0:
-            paid.append(owners[i])
-            amounts.append(amount)
-    if len(paid) != 0:
-        extcall wiring._vault().pay(run, paid, amounts)
+        c: uint256 = (hints[i >> 4] >> unsafe_sub(240, (i & 15) << 4)) & WEIGHT_ONE
+        # Safe: the pool has 96 bits, c has 16. Rounds down: the escrow, and so the sponsor, keeps the remainder.
+        amounts.append(unsafe_div(unsafe_mul(pool, c), shares))
+    extcall wiring._vault().pay(run, owners, amounts)

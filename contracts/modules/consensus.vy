@@ -200,15 +200,6 @@ def _behind(sums: uint256[64], voters: uint256) -> uint256:
 
 @internal
 @pure
-def _hint(hints: DynArray[uint256, 16], i: uint256) -> uint256:
-    """
-    @notice The i-th consensus weight: sixteen a word, most significant first.
-    """
-    return (hints[i // 16] >> (240 - 16 * (i % 16))) & WEIGHT
-
-
-@internal
-@pure
 def _penal_verdict(
     reports: DynArray[DynArray[bytes32, 29], 16], stakes: uint256[16], active_stake: uint256, seat: uint256
 ) -> (uint256, uint256, uint256):

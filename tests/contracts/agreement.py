@@ -91,23 +91,20 @@ def generate(random: Random, size: int) -> Round:
     """A round of a run with `size` trainers: honest, lying, lazy, abstaining and missing validators."""
     count = random.randint(1, 16)
     stakes = _stakes(random, count)
-    committed = [seat for seat in range(size) if random.random() < random.choice((0.5, 0.97))]
-    missing = random.choice((0.0, 0.02, 0.3, 0.6, 1.0))
+    attendance = random.choice((0.5, 0.97, 1.0))
+    committed = [seat for seat in range(size) if random.random() < attendance]
+    missing = random.choice((0.0, 0.0, 0.02, 0.3, 0.6, 1.0))
     revealed = [seat for seat in committed if random.random() >= missing]
-    truth = [
-        random.choice((0, 1, 49, 50, 51, WEIGHT_ONE, random.randint(0, WEIGHT_ONE))) for _ in range(size)
-    ]
-    guilty = {
-        seat: random.randint(2, 8) for seat in range(size) if random.random() < random.choice((0.0, 0.1, 0.7))
-    }
+    special = (0, 1, 49, 50, 51, WEIGHT_ONE)
+    truth = [random.choice((*special, *[random.randint(0, WEIGHT_ONE)] * 6)) for _ in range(size)]
+    crime = random.choice((0.0, 0.1, 0.7))
+    guilty = {seat: random.randint(2, 8) for seat in range(size) if random.random() < crime}
     rule = random.choice((Verdict.HARMFUL, None, None))
     guilty = {seat: rule or kind for seat, kind in guilty.items()}
-    sealed = {
-        v: _report(random, size, truth, guilty)
-        for v in range(count)
-        if random.random() < random.choice((0.7, 1.0))
-    }
-    opened = {v: report for v, report in sealed.items() if random.random() < random.choice((0.7, 1.0))}
+    usual = random.choice(("honest", "honest", "exact", "any"))
+    shows = random.choice((0.6, 0.9, 1.0, 1.0))
+    sealed = {v: _report(random, size, truth, guilty, usual) for v in range(count) if random.random() < shows}
+    opened = {v: report for v, report in sealed.items() if random.random() < shows}
     return Round(stakes, committed, revealed, sealed, opened)
 
 
@@ -123,7 +120,7 @@ def _stakes(random: Random, count: int) -> list[int]:
     return [least * (count - 1) or least, *[least] * (count - 1)]  # the first holds exactly half
 
 
-def _report(random: Random, size: int, truth: Sequence[int], guilty: dict[int, int]) -> Report:
+def _report(random: Random, size: int, truth: Sequence[int], guilty: dict[int, int], usual: str) -> Report:
     def honest(seat: int) -> SeatVote:
         if seat in guilty and random.random() < 0.9:
             return SeatVote(0, guilty[seat])
@@ -142,10 +139,12 @@ def _report(random: Random, size: int, truth: Sequence[int], guilty: dict[int, i
     def absurd(_seat: int) -> SeatVote:
         return SeatVote(random.randint(0, WEIGHT_ONE), random.choice((0, 1, 4, 9, 254, 255)))
 
-    styles: tuple[Callable[[int], SeatVote], ...] = (honest, honest, exact, exact, lying, abstaining, absurd)
-    style = random.choice(styles)
-    judged = size if random.random() < 0.8 else random.randint(0, size)
-    pair = (BASE, NEWEST) if random.random() < 0.9 else random.choice(((NEWEST, NEWEST), (BASE, BASE)))
+    styles: tuple[Callable[[int], SeatVote], ...] = (honest, exact, lying, abstaining, absurd)
+    style = {"honest": honest, "exact": exact}.get(usual)
+    if style is None or random.random() < 0.15:
+        style = random.choice(styles)
+    judged = size if random.random() < 0.9 else random.randint(0, size)
+    pair = (BASE, NEWEST) if random.random() < 0.95 else random.choice(((NEWEST, NEWEST), (BASE, BASE)))
     return Report(*pair, EVIDENCE, tuple(style(seat) for seat in range(judged)))
 
 

@@ -417,4 +417,4 @@ def _chosen(bits: int, people: list[str]) -> list[int]:
 
 
 TestMoney = MoneyMachine.TestCase
-TestMoney.settings = settings(max_examples=30, stateful_step_count=60)
+TestMoney.settings = settings(max_examples=20, stateful_step_count=40)
