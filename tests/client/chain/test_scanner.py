@@ -218,3 +218,81 @@ def test_a_kill_between_page_and_cursor_loses_nothing(counter: Counter, trainer:
         scanner.poll(counter.chain.head())
     survivor.kept = dict(dying.kept)
     assert amounts(Scanner(counter.chain, [counter], 0, survivor).poll(counter.chain.head())) == [1, 2]
+
+
+def test_another_block_at_the_same_height_is_noticed(world: World, counter: Counter, trainer: Signer) -> None:
+    fork = world.tester.take_snapshot()
+    add(counter, trainer, 1)
+    scanner, old = Scanner(counter.chain, [counter], 0), counter.chain.head()
+    scanner.poll(old)
+    refork(world, fork)
+    add(counter, trainer, 2)
+    with pytest.raises(ReorgDetected):
+        scanner.poll(counter.chain.block(old.number))
+    assert amounts(scanner.poll(counter.chain.head())) == [2]
+
+
+def test_a_reorganisation_while_logs_are_read_is_noticed(
+    world: World, node: LocalNode, counter: Counter, trainer: Signer
+) -> None:
+    fork = world.tester.take_snapshot()
+    world.mine(2)
+    scanner, head = Scanner(counter.chain, [counter], 0), counter.chain.head()
+
+    def moves(method: str, params: list[Any], honest: Any) -> Any:
+        answer = honest()
+        if method == "eth_getLogs":
+            node.mischief = None
+            refork(world, fork)
+            world.mine(2)
+        return answer
+
+    node.mischief = moves
+    with pytest.raises(ReorgDetected):
+        scanner.poll(head)
+    assert scanner.poll(counter.chain.head()) == []
+
+
+def test_events_read_but_not_yet_given_are_forgotten_with_their_fork(
+    world: World, node: LocalNode, counter: Counter, trainer: Signer
+) -> None:
+    fork = world.tester.take_snapshot()
+    add(counter, trainer, 1)
+    world.mine(3)
+    scanner, first = Scanner(counter.chain, [counter], 0, widest=1), counter.chain.head().number - 2
+
+    def dies_late(method: str, params: list[Any], honest: Any) -> Any:
+        if method == "eth_getLogs" and int(params[0]["fromBlock"], 16) >= first:
+            raise Garbage(b"", 503)
+        return honest()
+
+    node.mischief = dies_late
+    with pytest.raises(EndpointDown):
+        scanner.poll(counter.chain.head())
+    node.mischief = None
+    refork(world, fork)
+    add(counter, trainer, 2)
+    world.mine(3)
+    with pytest.raises(ReorgDetected):
+        scanner.poll(counter.chain.head())
+    assert amounts(scanner.poll(counter.chain.head())) == [2]
+
+
+def test_ranges_grow_again_when_the_endpoint_recovers(
+    world: World, node: LocalNode, counter: Counter
+) -> None:
+    world.mine(4)
+    scanner = Scanner(counter.chain, [counter], 0)
+    node.mischief = narrow(1)
+    scanner.poll(counter.chain.head())
+    world.mine(60)
+    node.mischief = None
+    node.asked.clear()
+    scanner.poll(counter.chain.head())
+    assert node.asked["eth_getLogs"] <= 6
+
+
+def refork(world: World, snapshot: Any) -> None:
+    """Back to the snapshot; what is mined from here on has other hashes."""
+    world.tester.revert_to_snapshot(snapshot)
+    world.tester.time_travel(world.tester.get_block_by_number("latest")["timestamp"] + 100)
