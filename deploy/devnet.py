@@ -312,7 +312,6 @@ class Devnet:
             try:
                 _, receipt, _ = self._chain.apply_transaction(best)
             except ValidationError:  # its sender spent the money elsewhere
-                del nonces[best.sender]
                 continue
             nonces[best.sender] += 1
             transactions.append(best)

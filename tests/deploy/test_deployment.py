@@ -399,6 +399,14 @@ def test_a_contract_with_one_changed_byte_is_caught(name):
     assert (name, "code") in imposter(change)
 
 
+def test_code_that_is_too_long_or_too_short_is_not_the_contract(deployed):
+    devnet, manifest = deployed
+    chain, step = chain_of(devnet), plan_of(manifest).steps[1]
+    code = chain.code(step.address, chain.head())
+    assert step.matches(code)
+    assert not any(step.matches(other) for other in (code + b"\0", code[:-1], code[:-32], b""))
+
+
 def test_nothing_at_the_address_is_caught():
     devnet = fresh_devnet()
     found = failures(devnet, planned(make_plan(devnet.chain_id, sponsor.address, 0), "devnet", ""))

@@ -90,9 +90,9 @@ def test_a_chain_ahead_of_the_clock_stays_as_far_ahead():
     devnet.travel(START + 5_000)
     hand = Hand()
     with served(devnet, hand) as provider:
-        hand.time += 100
-        eventually(lambda: head(provider)[1] >= START + 5_100)
-        assert head(provider)[1] < START + 5_200
+        hand.time += 3_600
+        eventually(lambda: head(provider)[1] >= START + 8_600)
+        assert head(provider)[1] < START + 8_700
 
 
 def test_increase_time_moves_the_served_clock_for_good():
@@ -115,6 +115,14 @@ def test_after_serving_the_chain_goes_on_in_process():
     assert devnet.now() == START
     devnet.send(signed(trainer, 0))
     assert devnet.now() == START + 1
+
+
+def test_serving_by_a_clock_long_past_leaves_no_jump_behind():
+    devnet = fresh_devnet()
+    with served(devnet, lambda: 0.0, block_time_s=60) as provider:
+        ask(provider, "evm_mine")
+    devnet.mine()
+    assert devnet.now() == GENESIS_TIME + 2
 
 
 def test_a_transaction_waits_for_the_beat_and_pending_counts_it():
