@@ -99,13 +99,8 @@ class Follower:
 
         Raises Unavailable or WrongContent (client.storage.fetch).
         """
-        manifest = self.record.round(round).manifests[seat]
-        limit = min(self.recipe.max_payload_bytes, manifest.size)
-        if self._store.has(manifest.update):
-            return self._store.get(manifest.update, limit)
-        data = fetch(manifest.update, manifest.size, self.sources(seat), limit)
-        self._store.put(data)
-        return data
+        root, limit = self.record.round(round).manifests[seat].update, self.recipe.max_payload_bytes
+        return fetch(root, None, self.sources(seat), limit, self._store)
 
     def update(self, round: int, seat: int) -> Update:
         """The decoded update of a seat; raises what `payload` raises, or PayloadError."""
@@ -175,7 +170,10 @@ class Follower:
             return self._download(round)
         outer = self.recipe.outer
         gradient = aggregate(
-            [(seat, updates[seat]) for seat in sorted(portion)], portion, before.state.clip_norm, outer.aggregation
+            [(seat, updates[seat]) for seat in sorted(portion)],
+            portion,
+            before.state.clip_norm,
+            outer.aggregation,
         )
         stepped = outer_step(before.state, gradient, outer.lr, outer.momentum)
         norms = [(updates[seat].norm, settled.consensus[seat]) for seat in sorted(portion)]

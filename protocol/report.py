@@ -52,7 +52,7 @@ class Report:
     """Root of the state that the round's aggregate is added to."""
 
     evidence: bytes
-    """keccak256 of the evidence file."""
+    """Content root of the evidence file, under which it can be fetched."""
 
     votes: tuple[SeatVote, ...]
 

@@ -110,7 +110,9 @@ def _copied(inputs: RoundInputs, late: Published, updates: Mapping[int, Publishe
 
 
 def _not_counted(inputs: RoundInputs, late: Published, base_root: bytes) -> Refusal | None:
-    """Verdict 7: trained from a wrong base, or a norm far above the clip norm."""
+    """Verdict 7: assigned nothing, trained from a wrong base, or a norm far above the clip norm."""
+    if not inputs.assigned.get(late.seat):
+        return Refusal(Verdict.NOT_COUNTED, "the seat was assigned no samples in this round")
     norm, limit = late.update.norm, inputs.recipe.scoring.norm_limit * inputs.clip_norm
     if base_root != inputs.base_root:
         return Refusal(Verdict.NOT_COUNTED, "trained from another base state")

@@ -18,9 +18,9 @@ from earnest.client.node import Node, NodeParts
 from earnest.client.tasks.task import Task
 from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.verdicts import Role, Verdict
-from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
+from earnest.validator.judge import Memory, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.payload import Refusal, check_payload
-from earnest.validator.report import build_report
+from earnest.validator.report import abstention, build_report
 from earnest.validator.similarity import MEMORY_ROUNDS, Position, Published, original_of
 
 log = structlog.get_logger()
@@ -121,19 +121,30 @@ class ValidatorNode(Node):
             if round == self.record.planned_rounds:
                 self._reports[round] = Report(base.root, newest.root, bytes(32), ())
                 return self._reports[round]
-            judged = self._judge(round, base, newest)
-            if judged is None:
+            inputs = self._inputs(round, base, newest)
+            if inputs is None:
                 return None
-            evidence = self.parts.store.put(judged.evidence)
-            self._reports[round] = build_report(judged, base.root, newest.root, evidence)
+            self._reports[round] = self._judge(inputs)
         return self._reports[round]
 
-    def _judge(self, round: int, base: Standing, newest: Standing) -> Judgement | None:
+    def _judge(self, inputs: RoundInputs) -> Report:
+        """Judges, and abstains from every seat if this machine fails: that is no verdict on anybody."""
+        try:
+            judged = judge_round(inputs)
+            evidence = self.parts.store.put(judged.evidence)
+            self._remember(inputs.round, judged.memory)
+        except (MemoryError, OSError, StorageError) as error:
+            log.error("abstaining", round=inputs.round, cause=str(error))
+            return abstention(inputs)
+        return build_report(judged, inputs.base_root, inputs.newest_root, evidence)
+
+    def _inputs(self, round: int, base: Standing, newest: Standing) -> RoundInputs | None:
+        """Everything that the judgement depends on; None while the seed or the samples are still to come."""
         seen, samples = self.record.round(round), self.follower.samples(round)
         if seen.seed is None or samples is None:
             return None
         recipe, params = self.follower.recipe, self.record.params
-        inputs = RoundInputs(
+        return RoundInputs(
             recipe=recipe,
             task=self._task,
             round=round,
@@ -149,19 +160,17 @@ class ValidatorNode(Node):
             held_out=samples.held_out(seen.seed),
             memory=self._memory_before(round),
         )
-        judged = judge_round(inputs)
-        self._remember(round, judged.memory)
-        return judged
 
     def _submission(self, round: int, seat: int) -> Submission:
         seen = self.record.round(round)
         manifest, at = seen.manifests[seat], seen.commits[seat]
         try:
             payload: bytes | Missing = self.follower.payload(round, seat)
-        except (Unavailable, WrongContent):
+        except (Unavailable, WrongContent) as error:
+            log.warning("unavailable", round=round, seat=seat, cause=error.cause)
             payload = Missing.UNAVAILABLE
-        except StorageError as error:
-            log.error("abstaining", round=round, seat=seat, cause=error.cause, fix=error.fix)
+        except (StorageError, OSError) as error:
+            log.error("abstaining", round=round, seat=seat, cause=str(error))
             payload = Missing.OWN_FAILURE
         return Submission(seat, manifest, Position(*at), payload)
 

@@ -14,7 +14,7 @@ import json
 from typing import Any
 
 from earnest.protocol.merkle import samples_root
-from earnest.protocol.report import Report
+from earnest.protocol.report import ABSENT, Report, SeatVote
 from earnest.protocol.step import clip_factor
 from earnest.protocol.verdicts import Verdict
 
@@ -27,6 +27,14 @@ FORMAT = "earnest-evidence-1"
 def build_report(judgement: Judgement, base_root: bytes, newest_root: bytes, evidence: bytes) -> Report:
     """The report to seal; `evidence` is the content root under which the evidence file was put."""
     return Report(base_root, newest_root, evidence, judgement.votes)
+
+
+def abstention(inputs: RoundInputs) -> Report:
+    """The report of a validator that could not judge: it abstains from every seat that revealed."""
+    votes = [ABSENT] * inputs.trainer_limit
+    for one in inputs.submissions:
+        votes[one.seat] = SeatVote(0, Verdict.ABSTAIN)
+    return Report(inputs.base_root, inputs.newest_root, bytes(32), tuple(votes))
 
 
 def evidence_file(inputs: RoundInputs, judgement: Judgement) -> bytes:

@@ -298,3 +298,10 @@ def test_gains_are_losses_before_minus_losses_after(arena: Arena):
     fresh, own = measurements.gains(2)
     assert np.array_equal(fresh, measurements.before - measurements.after[2])
     assert np.array_equal(own, measurements.own[2].before - measurements.own[2].after)
+
+
+def test_a_seat_that_was_assigned_nothing_is_not_counted(arena: Arena):
+    inputs = arena.train()
+    judgement = judge_round(replace(inputs, assigned={**inputs.assigned, CHEAT: ()}))
+    assert judgement.votes[CHEAT].verdict == Verdict.NOT_COUNTED
+    assert_honest_are_accepted(judgement)

@@ -8,10 +8,11 @@ import pytest
 from earnest.protocol.evidence import EProcess
 from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.report import decode_report
+from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score, seat_weights
 from earnest.validator.judge import Judgement, RoundInputs, judge_round
 from earnest.validator.margin import margin
-from earnest.validator.report import build_report, canonical_json
+from earnest.validator.report import abstention, build_report, canonical_json
 
 from .arena import Arena
 
@@ -81,3 +82,14 @@ def test_the_file_is_canonical(judged: tuple[RoundInputs, Judgement]):
 def test_no_number_without_a_word_in_json_gets_into_a_file():
     with pytest.raises(ValueError, match="JSON"):
         canonical_json({"gain": float("nan")})
+
+
+def test_a_validator_that_cannot_judge_abstains_from_every_seat_that_revealed(
+    judged: tuple[RoundInputs, Judgement],
+):
+    inputs, _ = judged
+    report = abstention(inputs)
+    revealed = {one.seat for one in inputs.submissions}
+    assert {seat for seat, vote in enumerate(report.votes) if vote.verdict == Verdict.ABSTAIN} == revealed
+    assert not any(vote.counted_weight for vote in report.votes)
+    assert (report.base_root, report.newest_root) == (inputs.base_root, inputs.newest_root)
