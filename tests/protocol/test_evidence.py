@@ -68,6 +68,14 @@ def test_a_freak_round_convicts_nobody():
     assert EProcess().update_round([-9.0] * 10_000, UNCAPPED).wealth == inf
 
 
+def test_bets_grow_to_half_of_what_a_sequence_can_cost():
+    assert EProcess().update_round([-0.2] * 100, TERMS).bet == 1 / (2 * 0.205)
+
+
+def test_extreme_terms_are_allowed():
+    EvidenceTerms(delta=0.0, round_cap=1.0, restart_rounds=1)
+
+
 def test_gains_are_clipped():
     assert EProcess().update_round([-0.2, 0.2], TERMS) == EProcess().update_round([-inf, 99], TERMS)
 

@@ -161,6 +161,20 @@ def test_a_manager_reaches_only_its_own_runs():
         vault.pay("rogue", 1, ["rogue"], [1])
 
 
+def test_a_run_can_spend_all_of_its_escrow_and_no_more():
+    vault = opened()
+    vault.pay("settlement", 1, ["trainer"], [100])
+    assert vault.escrow("settlement", 1) == 0
+    with pytest.raises(Refused, match="escrow too small"):
+        vault.burn_escrow("settlement", 1, 1)
+
+
+def test_the_longest_exit_delay_is_allowed():
+    vault = opened()
+    vault.open_run("settlement", 2, "sponsor", 0, MAX_EXIT_DELAY_S)
+    assert vault.exit_delay("settlement", 2) == MAX_EXIT_DELAY_S
+
+
 def test_an_allowance_is_used_up():
     vault = opened()
     vault.deposit("sponsor", 100)
@@ -219,6 +233,7 @@ def test_burned_money_leaves_for_the_sink():
     vault = opened()
     vault.burn_escrow("settlement", 1, 30)
     vault.seize("settlement", 1, "trainer", 5)
+    assert vault.balance == vault.total() == 100 + 60
     assert vault.flush() == 35
     assert vault.flush() == 0
     assert vault.balance == vault.total() == 100 + 60 - 35
