@@ -28,7 +28,9 @@ def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
         _report(error, given, world)
         return exit_code(error)
     except KeyboardInterrupt:
-        _report(UsageError("interrupted", "run the same command again, it goes on where it stopped"), given, world)
+        _report(
+            UsageError("interrupted", "run the same command again, it goes on where it stopped"), given, world
+        )
         return Exit.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
@@ -36,10 +38,13 @@ def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
 
 
 def _run(argv: list[str], world: World) -> int:
-    from earnest.cli.app import app
+    from earnest.cli.app import COMMANDS, app
     from earnest.cli.flags import Flags
     from earnest.cli.output import Answer, show
 
+    if not set(argv) - {"--help", "-h"}:
+        for name, *_ in COMMANDS:
+            app[name]  # noqa: B018  (imports it, so that the list shows what it does)
     command, bound, _ = app.parse_args(argv, exit_on_error=False, print_error=False)
     flags = None
     for name, value in bound.arguments.items():

@@ -44,7 +44,13 @@ GROUPS = (
     ("seat", "seat:app", SPONSOR, "Show a seat, change its operator or its address.", "seat show 1"),
     ("penalty", "penalty:app", SPONSOR, "Show penalties and contest one.", "penalty show 1"),
     ("trainer", "nodes:trainer", NODES, "Run a trainer node.", "trainer start 1 --serve 0.0.0.0:9100"),
-    ("validator", "nodes:validator", NODES, "Run a validator node.", "validator start 1 --serve 0.0.0.0:9200"),
+    (
+        "validator",
+        "nodes:validator",
+        NODES,
+        "Run a validator node.",
+        "validator start 1 --serve 0.0.0.0:9200",
+    ),
 )
 
 

@@ -104,9 +104,15 @@ def verify(*, flags: ChainFlags = CHAIN) -> Answer:
     with Session(flags) as session:
         checks = verify_deployment(session.manifest, session.chain, session.at)
         failed = [check for check in checks if not check.ok]
-        document = {"ok": not failed, "block": session.at.number, "checks": [_check(check) for check in checks]}
+        document = {
+            "ok": not failed,
+            "block": session.at.number,
+            "checks": [_check(check) for check in checks],
+        }
         rows = [(c.contract, c.question, c.expected, c.found) for c in failed]
-        shown: list[Any] = [f"{len(checks) - len(failed)} of {len(checks)} checks hold at block {session.at.number}"]
+        shown: list[Any] = [
+            f"{len(checks) - len(failed)} of {len(checks)} checks hold at block {session.at.number}"
+        ]
         if failed:
             shown.append(table("Failed", ("contract", "question", "expected", "found"), rows))
         return Answer(document, shown, Exit.REFUSED if failed else Exit.OK)

@@ -72,7 +72,12 @@ def devnet(
                         {"account": one.address, "key_file": str(files[i]) if files else None}
                         for i, one in enumerate(funded)
                     ]
-                    document = {"url": server.url, "chain_id": CHAIN_ID, "block_time_s": block_time, "accounts": listed}
+                    document = {
+                        "url": server.url,
+                        "chain_id": CHAIN_ID,
+                        "block_time_s": block_time,
+                        "accounts": listed,
+                    }
                     show(_told(document), session.world.stdout, as_json=flags.json)
                     session.notice("serving until stopped (Ctrl-C)")
                     stop.wait()
@@ -103,6 +108,8 @@ def _write_keys(session: Session, folder: Path, funded: list[LocalAccount]) -> l
         if not path.exists():
             import_key(path, password, bytes(one.key), FAST_SCRYPT_N)
         elif keystore_address(path) != one.address:
-            raise UsageError(f"{path} holds another key", "choose another --keys folder, or the seed it was made with")
+            raise UsageError(
+                f"{path} holds another key", "choose another --keys folder, or the seed it was made with"
+            )
         files.append(path)
     return files

@@ -70,13 +70,19 @@ def list_(*, flags: Flags = PLAIN) -> Answer:
             except KeystoreError as error:
                 found.append({"name": path.stem, "account": None, "path": str(path), "problem": error.cause})
         rows = [(key["name"], key["account"] or key["problem"], key["path"]) for key in found]
-        shown = table("Keys", ("name", "account", "file"), rows) if rows else "No keys yet: `earnest keys new NAME`"
+        shown = (
+            table("Keys", ("name", "account", "file"), rows)
+            if rows
+            else "No keys yet: `earnest keys new NAME`"
+        )
         return Answer({"keys": found}, [shown])
 
 
 def _made(path: Path, signer: Signer) -> Answer:
     document = {"account": signer.address, "path": str(path)}
-    return Answer(document, [f"{signer.address} in {path}", "Back up the file and keep the password apart from it."])
+    return Answer(
+        document, [f"{signer.address} in {path}", "Back up the file and keep the password apart from it."]
+    )
 
 
 def _path(session: Session, name: str) -> Path:

@@ -33,7 +33,9 @@ class Answer:
 
 def console(stream: TextIO) -> Console:
     """Plain where the stream is no terminal."""
-    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if stream.isatty() else PIPE_WIDTH)
+    return Console(
+        file=stream, highlight=False, markup=False, emoji=False, width=None if stream.isatty() else PIPE_WIDTH
+    )
 
 
 def show(answer: Answer, stream: TextIO, *, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -69,6 +69,11 @@ class Session:
     def finality_blocks(self) -> int:
         given = self.settings.confirmations
         return self.network.finality_blocks if given is None else given
+
+    @property
+    def finality_s(self) -> float:
+        """Seconds until a block is final, on average."""
+        return self.finality_blocks * self.network.block_time_s
 
     @cached_property
     def chain(self) -> Chain:
@@ -217,21 +222,58 @@ class Session:
             )
         )
 
+    # Objects
+
+    @property
+    def public_folder(self) -> Path:
+        """The account's objects that are served to everyone."""
+        return self.folder(self.account) / "public"
+
+    @property
+    def public_url(self) -> str | None:
+        """Where others find them, as far as the settings say."""
+        given, serve = self.settings.public_url, self.settings.serve
+        return given.rstrip("/") if given else f"http://{serve}" if serve else None
+
     # Transactions
 
-    def send(self, label: str, steps: Sequence[Step], document: dict[str, Any], done: str) -> Answer:
-        """Previews the steps, asks where it has to, sends them; `done` says in words what then is the case."""
-        from earnest.client.commands import finish_earlier, perform
+    def send(
+        self,
+        label: str,
+        steps: Sequence[Step],
+        document: dict[str, Any],
+        done: str | Callable[[dict[str, Any]], str],
+        found: Callable[[Sequence[Receipt]], dict[str, Any]] = lambda receipts: {},
+    ) -> Answer:
+        """Previews the steps, asks where it has to, sends them. Only previews them with --dry-run.
+
+        `label` names the command and its arguments, for the journal. `found` reads results out of the receipts into
+        the document, from which `done` says in words what then is the case.
+        """
+        from earnest.client.commands import finish_earlier
 
         plan = self.preview(steps)
         if self.flags.dry_run:
-            return self._would_send(plan, document)
+            return self.would_send(plan, document)
         self.consent(plan)
         party = self.party()
         for name in finish_earlier(party):
             self.notice(f"an earlier transaction is mined: {name}")
-        receipts = perform(party, label, steps, lambda step: self.notice(f"{step.purpose} ..."))
-        return self.sent(steps, receipts, document, done)
+        receipts = self.transact(party, label, steps)
+        document = {**document, **found(receipts)}
+        transactions = [
+            transaction(step.name, step.call.function, receipt)
+            for step, receipt in zip(steps, receipts, strict=True)
+        ]
+        lines = [f"{t['step']}: {t['hash']} in block {t['block']}, {t['gas']:,} gas" for t in transactions]
+        told = done if isinstance(done, str) else done(document)
+        return Answer({**document, "account": self.account, "transactions": transactions}, [*lines, told])
+
+    def transact(self, party: Party, label: str, steps: Sequence[Step]) -> list[Receipt]:
+        """Sends the steps one after the other, with a notice for each."""
+        from earnest.client.commands import perform
+
+        return perform(party, label, steps, lambda step: self.notice(f"{step.purpose} ..."))
 
     def preview(self, steps: Sequence[Step]) -> list[tuple[Step, Preview | None]]:
         """What the steps would cost, from what the chain says now."""
@@ -255,25 +297,8 @@ class Session:
         if self.world.stdin.readline().strip().lower() not in ("y", "yes"):
             raise UsageError("not sent", "answer y, or give --yes")
 
-    def sent(
-        self, steps: Sequence[Step], receipts: Sequence[Receipt], document: dict[str, Any], done: str
-    ) -> Answer:
-        """The answer of a command whose transactions are mined."""
-        transactions = [
-            {
-                "step": step.name,
-                "function": step.call.function,
-                "hash": receipt.hash,
-                "block": receipt.block_number,
-                "gas": receipt.gas_used,
-                "cost_wei": str(receipt.cost),
-            }
-            for step, receipt in zip(steps, receipts, strict=True)
-        ]
-        lines = [f"{t['step']}: {t['hash']} in block {t['block']}, {t['gas']:,} gas" for t in transactions]
-        return Answer({**document, "account": self.account, "transactions": transactions}, [*lines, done])
-
-    def _would_send(self, plan: Sequence[tuple[Step, Preview | None]], document: dict[str, Any]) -> Answer:
+    def would_send(self, plan: Sequence[tuple[Step, Preview | None]], document: dict[str, Any]) -> Answer:
+        """The answer to --dry-run."""
         known = [preview for _, preview in plan if preview is not None]
         balance = known[0].balance if known else self.chain.balance(self.account, self.at)
         cost = sum(preview.cost for preview in known)
@@ -300,6 +325,17 @@ class Session:
                 cost = f"at most {found.gas:,} gas, {_coins(found.cost)}"
             lines.append(f"  {cost}")
         return lines
+
+
+def transaction(step: str, function: str, receipt: Receipt) -> dict[str, Any]:
+    return {
+        "step": step,
+        "function": function,
+        "hash": receipt.hash,
+        "block": receipt.block_number,
+        "gas": receipt.gas_used,
+        "cost_wei": str(receipt.cost),
+    }
 
 
 def _call_document(step: Step, found: Preview | None) -> dict[str, Any]:
@@ -332,5 +368,3 @@ def _short(value: Any) -> str:
 
 def _coins(wei: int) -> str:
     return f"{format_amount(wei, COIN_DECIMALS)} coins"
-
-

@@ -94,7 +94,11 @@ def exit_(run: int, /, *, flags: SendFlags = SEND) -> Answer:
     with Session(flags) as session:
         steps = exit_steps(session.contracts, run, session.account, session.at)
         finishes = steps[0].name == "finish-exit"
-        done = "The bond is idle again." if finishes else "The exit has started; repeat the command when it is over."
+        done = (
+            "The bond is idle again."
+            if finishes
+            else "The exit has started; repeat the command when it is over."
+        )
         document = {"action": "finish-exit" if finishes else "start-exit", "run": run}
         return session.send(f"stake/exit/{run}/{steps[0].name}", steps, document, done)
 
@@ -127,7 +131,9 @@ def show(*, flags: AccountFlags = ACCOUNT, account: str | None = None) -> Answer
             document,
             [
                 f"{who}: {session.tokens(held)} held, {session.tokens(idle)} idle in the vault",
-                table("Bonds", ("run", f"bond ({session.symbol})", "locked", "exit"), rows) if bonds else "No bonds.",
+                table("Bonds", ("run", f"bond ({session.symbol})", "locked", "exit"), rows)
+                if bonds
+                else "No bonds.",
             ],
         )
 

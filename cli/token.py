@@ -28,7 +28,9 @@ def mint(amount: str, /, *, to: str | None = None, flags: SendFlags = SEND) -> A
     """
     with Session(flags) as session:
         if not session.network.local or "PlainToken" not in session.manifest.current.contracts:
-            raise UsageError(f"the token of {session.network.name} is not ours to mint", "get it where it is traded")
+            raise UsageError(
+                f"the token of {session.network.name} is not ours to mint", "get it where it is traded"
+            )
         wei, receiver = session.wei(amount), session.address(to)
         steps = mint_steps(session.contracts, receiver, wei)
         document = {"action": "mint", "to": receiver, **session.amounts("amount", wei)}

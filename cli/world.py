@@ -44,15 +44,21 @@ class World:
 
     @contextmanager
     def stopping(self) -> Iterator[threading.Event]:
-        """An event that SIGTERM and SIGINT set; inside, neither interrupts anything by itself."""
+        """An event that SIGTERM and SIGINT set. A second signal does not wait: it interrupts, as Ctrl-C does."""
         stop = self.make_stop()
         if threading.current_thread() is not threading.main_thread():
             yield stop
             return
+
+        def stop_or_interrupt(*_: object) -> None:
+            if stop.is_set():
+                raise KeyboardInterrupt
+            stop.set()
+
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             for number in before:
-                signal.signal(number, lambda *_: stop.set())
+                signal.signal(number, stop_or_interrupt)
             yield stop
         finally:
             for number, handler in before.items():

@@ -17,7 +17,9 @@ def parse_amount(text: str, decimals: int) -> int:
     """Wei of a text such as `12.5`, exactly. Raises AmountError for signs, exponents and what is below one wei."""
     found = AMOUNT.fullmatch(text)
     if found is None:
-        raise AmountError(f"{text!r} is not an amount", "write tokens as digits with a point, for example 12.5")
+        raise AmountError(
+            f"{text!r} is not an amount", "write tokens as digits with a point, for example 12.5"
+        )
     whole, fraction = found[1], (found[2] or "").rstrip("0")
     if len(fraction) > decimals:
         raise AmountError(f"{text} has more than the token's {decimals} decimals", "round it")

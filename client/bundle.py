@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from earnest.client.diloco.state import Spec, State, StateError, from_bytes, read_parameters, state_bytes, to_bytes
+from earnest.client.diloco.state import (
+    Spec,
+    State,
+    StateError,
+    from_bytes,
+    read_parameters,
+    state_bytes,
+    to_bytes,
+)
 from earnest.client.errors import EarnestError
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore

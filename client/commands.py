@@ -35,7 +35,7 @@ def previews(deployment: Deployment, sender: str, steps: Sequence[Step]) -> list
 
 
 def finish_earlier(party: Party) -> list[str]:
-    """Waits for what an interrupted command has sent; returns the names. Raises UnfinishedError if it takes too long."""
+    """Waits for what an interrupted command has sent; returns the names. Raises UnfinishedError if it takes long."""
     finished = []
     for intent in party.journal.open_intents():
         call = Call(intent.to, intent.data, intent.name, {}, intent.value)

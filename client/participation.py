@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from earnest.client.amounts import format_amount
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Call, Contracts, PenaltyStatus, SeatHeld
-from earnest.client.errors import EarnestError
+from earnest.client.errors import EarnestError, Reverted
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.merkle import admission_proof
 from earnest.protocol.run import RunParams
@@ -220,6 +220,18 @@ def refund_steps(contracts: Contracts, run: int) -> list[Step]:
     return [Step("refund", "give the sponsor back what is left", contracts.settlement.refund(run))]
 
 
+def refund_due(contracts: Contracts, run: int, account: str, at: BlockRef) -> bool:
+    """Whether `refund` would give the sponsor anything now: the contract itself is asked, nothing is sent."""
+    if contracts.vault.escrow(contracts.settlement.address, run, at=at) == 0:
+        return False
+    call = contracts.settlement.refund(run)
+    try:
+        contracts.settlement.chain.call(call.to, call.data, at, sender=account)
+    except Reverted:
+        return False
+    return True
+
+
 def contest_steps(contracts: Contracts, penalty: bytes, account: str, at: BlockRef) -> list[Step]:
     """Contests a penalty locked on the account. Raises NotDueError if there is none to contest, or not any more."""
     found = contracts.settlement.penalty(penalty, at=at)
@@ -230,5 +242,7 @@ def contest_steps(contracts: Contracts, penalty: bytes, account: str, at: BlockR
     if found.status is not PenaltyStatus.LOCKED:
         raise NotDueError(f"the penalty is {found.status.name.lower()} already", "there is nothing to do")
     if at.time >= found.contest_until:
-        raise NotDueError("the contest window is over", "the penalty can only be settled: `earnest run settle`")
+        raise NotDueError(
+            "the contest window is over", "the penalty can only be settled: `earnest run settle`"
+        )
     return [Step("contest", "contest the penalty", contracts.settlement.contest(penalty))]

@@ -35,7 +35,7 @@ class Deployment:
 
     @property
     def name(self) -> str:
-        """What a journal is bound to. A local chain that was started anew has another hash, so old salts stay unused."""
+        """What a journal is bound to. A local chain started anew has another hash, so old salts stay unused."""
         birth = self.chain.block(self.first_block).hash.hex()
         return f"{self.chain.chain_id}/{self.contracts.runs.address}/{birth}"
 

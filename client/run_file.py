@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from earnest.protocol.run import RunParams
 from earnest.protocol.verdicts import Role
 
 FINALITY_FACTOR = 2
+SETUP_BLOCKS = 5
+"""Blocks that opening a run may take: four transactions, one after the other."""
+
 PAID_SHARE = 0.4
 """Of P: what honest trainers of about equal work are paid, since the weight of an average update is about 0.4."""
 
@@ -92,8 +96,12 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 f"{path} cannot be read: {error.strerror}", "give the path of a run file"
             ) from error
 
+    def changed(self, given: Mapping[str, Any]) -> RunFile:
+        """The file with what flags say in place of its own; None was not given."""
+        return msgspec.structs.replace(self, **{k: v for k, v in given.items() if v is not None})
+
     def admitted(self) -> tuple[tuple[str, Role], ...]:
-        """Everyone on the list, checksummed, trainers first. Raises RunFileError for what is no address, or twice there."""
+        """Everyone on the list, checksummed, trainers first. Raises RunFileError for no address, or one twice."""
         listed = [(a, Role.TRAINER) for a in self.admission.trainers]
         listed += [(a, Role.VALIDATOR) for a in self.admission.validators]
         for account, _ in listed:
@@ -169,13 +177,16 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         )
 
 
-def check_params(params: RunParams, now: int, finality_s: float) -> None:
+def check_params(params: RunParams, now: int, block_time_s: float, finality_s: float) -> None:
     """Raises RunFileError for terms that the contract, or this network's finality, does not allow."""
-    problems = params.problems(now)
+    problems = params.problems()
+    earliest = params.schedule().period + SETUP_BLOCKS * ceil(block_time_s)
+    if params.start < now + earliest:
+        problems.append(f"start_in_s is {params.start - now}, the time to join asks for {earliest}")
     least = FINALITY_FACTOR * finality_s
     for name in ("reveal_s", "score_commit_s", "score_reveal_s"):
         if getattr(params, name) < least:
-            problems.append(f"{name} is {getattr(params, name)} s, this network's finality asks for {least:g} s")
+            problems.append(f"{name} is {getattr(params, name)}, this network's finality asks for {least:g}")
     if problems:
         raise RunFileError(f"no run can have these terms: {'; '.join(problems)}", "correct the run file")
 
@@ -183,7 +194,7 @@ def check_params(params: RunParams, now: int, finality_s: float) -> None:
 def remarks(params: RunParams, recipe: Recipe) -> list[str]:
     """What a sponsor should know before paying, in plain sentences."""
     found = [
-        f"The trainer pool is a ceiling: with honest trainers about {PAID_SHARE:.0%} of it is paid, the rest comes back."
+        f"The trainer pool is a ceiling: honest trainers are paid about {PAID_SHARE:.0%} of it, the rest comes back."
     ]
     seats = params.trainer_limit * recipe.samples_per_seat
     fresh = (recipe.pool_size - recipe.scoring.held_out) // seats

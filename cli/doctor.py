@@ -1,0 +1,206 @@
+"""`earnest doctor`: is everything as a node needs it? Reads only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+from earnest.cli.exits import Exit
+from earnest.cli.flags import ServeFlags
+from earnest.cli.output import Answer, table
+from earnest.cli.session import COIN_DECIMALS, Session
+from earnest.client.amounts import format_amount
+from earnest.client.errors import EarnestError, JournalLocked
+
+SERVE = ServeFlags()
+LEAST_DISK_BYTES = 1 << 30
+MOST_SKEW_S = 120.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question, whether the answer is good, what was found, and what to do if it is not."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+
+
+def doctor(run: int | None = None, /, *, offline: bool = False, flags: ServeFlags = SERVE) -> Answer:
+    """Check this machine, the chain, the deployment and, if one is named, a run. Exit code 1 if any check fails.
+
+    Example: earnest doctor 1
+
+    Parameters
+    ----------
+    run
+        The run's number, to check its files and your seat as well.
+    offline
+        Leave out everything that needs the network.
+    """
+    with Session(flags) as session:
+        questions: list[Callable[[Session], Iterator[Check]]] = [_disk, _torch, _keystore, _port]
+        if not offline:
+            questions += [_endpoints, _clock, _deployment, _balance, _journal]
+        if not offline and run is not None:
+            questions += [lambda s: _run_files(s, run), lambda s: _seat(s, run)]
+        checks = [check for question in questions for check in _asked(session, question)]
+    failed = [check for check in checks if not check.ok]
+    rows = [("pass" if c.ok else "FAIL", c.name, c.found, "" if c.ok else c.fix) for c in checks]
+    document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    told = "Everything is in order." if not failed else f"{len(failed)} of {len(checks)} checks failed."
+    shown = [table("Doctor", ("", "check", "found", "what to do"), rows), told]
+    return Answer(document, shown, Exit.REFUSED if failed else Exit.OK)
+
+
+def _asked(session: Session, question: Callable[[Session], Iterator[Check]]) -> list[Check]:
+    """The checks of one question; an error is a failed check."""
+    found: list[Check] = []
+    try:
+        found.extend(question(session))
+    except EarnestError as error:
+        name = getattr(question, "__name__", "").strip("_<>").replace("lambda", "run").replace("_", " ")
+        found.append(Check(name, False, error.cause, error.fix))
+    return found
+
+
+# This machine
+
+
+def _disk(session: Session) -> Iterator[Check]:
+    folder = next(
+        p
+        for p in (session.settings.data_dir.absolute(), *session.settings.data_dir.absolute().parents)
+        if p.exists()
+    )
+    free = shutil.disk_usage(folder).free
+    found = f"{free / (1 << 30):.1f} GiB free at {folder}"
+    yield Check("disk", free >= LEAST_DISK_BYTES, found, "free at least 1 GiB, or choose another --data-dir")
+    yield Check("data folder", os.access(folder, os.W_OK), str(session.settings.data_dir), "make it writable")
+
+
+def _torch(session: Session) -> Iterator[Check]:
+    import torch
+
+    wanted = next(r.partition("==")[2] for r in requires("earnest") or [] if r.startswith("torch=="))
+    version = torch.__version__.partition("+")[0]
+    yield Check("torch version", version == wanted, torch.__version__, f"install torch=={wanted}")
+    with torch.random.fork_rng(devices=[]):
+        runs = []
+        for _ in range(2):
+            torch.manual_seed(1)
+            runs.append(torch.nn.functional.linear(torch.randn(64, 64), torch.randn(64, 64)))
+    found = "the same twice" if torch.equal(*runs) else "differs between two runs"
+    yield Check("torch determinism", torch.equal(*runs), found, "use the locked versions: requirements.lock")
+
+
+def _keystore(session: Session) -> Iterator[Check]:
+    yield Check("key file", True, f"{session.account} in {session.keystore}")
+    mode = session.keystore.stat().st_mode & 0o777
+    yield Check("key file rights", mode & 0o077 == 0, oct(mode), f"chmod 600 {session.keystore}")
+
+
+def _port(session: Session) -> Iterator[Check]:
+    address = session.settings.serve_address
+    if address is None:
+        return
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            yield Check(
+                "port",
+                False,
+                f"{session.settings.serve}: {error.strerror}",
+                "choose another --serve HOST:PORT",
+            )
+        else:
+            yield Check("port", True, f"{session.settings.serve} is free")
+
+
+# The chain
+
+
+def _endpoints(session: Session) -> Iterator[Check]:
+    for name, error in session.chain.check().items():
+        if error is None:
+            yield Check("endpoint", True, f"{name} serves chain {session.network.chain_id}")
+        else:
+            yield Check("endpoint", False, error.cause, error.fix)
+
+
+def _clock(session: Session) -> Iterator[Check]:
+    skew = session.world.clock() - session.at.time
+    limit = max(MOST_SKEW_S, 10 * session.network.block_time_s)
+    found = f"the newest block is {skew:.0f} s old"
+    fix = "set this machine's clock (NTP), or use an endpoint that is in step"
+    yield Check("clock", session.network.local or abs(skew) <= limit, found, fix)
+
+
+def _deployment(session: Session) -> Iterator[Check]:
+    from earnest.deploy.verify import verify
+
+    checks = verify(session.manifest, session.chain, session.at)
+    wrong = [f"{c.contract}: {c.question}" for c in checks if not c.ok]
+    found = "; ".join(wrong) or f"{len(checks)} of {len(checks)} checks hold"
+    yield Check(
+        "deployment", not wrong, found, "use the deployment's own manifest; see `earnest deploy verify`"
+    )
+    session.deployment  # noqa: B018  (raises if the contracts speak another protocol version)
+
+
+def _balance(session: Session) -> Iterator[Check]:
+    coins = session.chain.balance(session.account, session.at)
+    found = f"{format_amount(coins, COIN_DECIMALS)} coins for gas"
+    yield Check("balance", coins > 0, found, f"send {session.account} some of the chain's coin")
+    contracts = session.contracts
+    held = contracts.token.balance_of(session.account, at=session.at)
+    idle = contracts.vault.idle(session.account, at=session.at)
+    yield Check("tokens", True, f"{session.tokens(held)} held, {session.tokens(idle)} idle in the vault")
+
+
+def _journal(session: Session) -> Iterator[Check]:
+    from earnest.client.storage.journal import Journal
+
+    path = session.folder(session.account) / "journal.sqlite"
+    if not path.exists():
+        yield Check("journal", True, "none yet")
+        return
+    try:
+        with Journal(path, session.account, session.deployment.name) as journal:
+            waiting = len(journal.open_intents())
+    except JournalLocked:
+        yield Check("journal", True, f"{path} is in use by a node")
+    else:
+        yield Check("journal", True, f"{path} is sound, {waiting} transactions not final yet")
+
+
+# A run
+
+
+def _run_files(session: Session, run: int) -> Iterator[Check]:
+    from earnest.client.bundle import load
+    from earnest.client.storage.objects import ObjectStore
+
+    record = session.deployment.read_run(run)
+    folder = session.public_folder
+    store = ObjectStore(folder) if Path(folder).exists() else ObjectStore("memory:///")
+    files = load(record.uri, record.params, store)
+    yield Check("recipe", True, f"hash {files.bundle.recipe.hash().hex()} is the run's")
+    yield Check("task", True, f"{files.bundle.recipe.task} loads, {files.task.pool_size} samples")
+
+
+def _seat(session: Session, run: int) -> Iterator[Check]:
+    from earnest.client.participation import held_seat
+
+    held: Any = held_seat(session.contracts, run, session.account, session.at)
+    yield Check("seat", True, f"{held.role.name.lower()} seat {held.seat} of run {run}")

@@ -1,0 +1,176 @@
+"""`earnest trainer` and `earnest validator`: the nodes, from flags to the end of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from earnest.cli.app import make_group
+from earnest.cli.exits import UsageError
+from earnest.cli.flags import NodeFlags
+from earnest.cli.output import Answer
+from earnest.cli.session import Session
+from earnest.client.participation import held_seat, uri_steps
+from earnest.protocol.verdicts import Role
+
+if TYPE_CHECKING:
+    from earnest.client.chain.contracts import SeatHeld
+    from earnest.client.node import Node, NodeParts
+    from earnest.client.party import Party
+    from earnest.client.tasks.task import Task
+
+    Make = Callable[[NodeParts, Task, int], Node]
+
+trainer, validator = make_group("trainer"), make_group("validator")
+NODE = NodeFlags()
+
+
+@trainer.command(name="start")
+def start_trainer(
+    run: int,
+    /,
+    *,
+    owner: str | None = None,
+    poll: float = 1.0,
+    patience: int = 300,
+    flags: NodeFlags = NODE,
+) -> Answer:
+    """Train, commit, reveal and serve for your trainer seat, until the run is over or the node is stopped.
+
+    Killed at any moment, the same command goes on where it stopped: what it committed to is on disk.
+
+    Example: earnest trainer start 1 --serve 0.0.0.0:9100 --public-url http://my.host:9100
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    owner
+        The seat's owner, when this key is its operator (default: the key's own account).
+    poll
+        Seconds between two looks at the chain.
+    patience
+        Seconds that others get to settle first.
+    """
+    from earnest.client.trainer import TrainerNode
+
+    def make(parts: NodeParts, task: Task, wait: int) -> Node:
+        return TrainerNode(parts, task, patience=wait)
+
+    return _run_node(run, Role.TRAINER, owner, poll, patience, flags, make)
+
+
+@validator.command(name="start")
+def start_validator(
+    run: int,
+    /,
+    *,
+    owner: str | None = None,
+    poll: float = 1.0,
+    patience: int = 0,
+    flags: NodeFlags = NODE,
+) -> Answer:
+    """Mirror, judge, report and settle for your validator seat, until the run is over or the node is stopped.
+
+    Killed at any moment, the same command goes on where it stopped: a sealed report is on disk.
+
+    Example: earnest validator start 1 --serve 0.0.0.0:9200 --public-url http://my.host:9200
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    owner
+        The seat's owner, when this key is its operator (default: the key's own account).
+    poll
+        Seconds between two looks at the chain.
+    patience
+        Seconds that others get to settle first.
+    """
+    from earnest.validator.node import ValidatorNode
+
+    def make(parts: NodeParts, task: Task, wait: int) -> Node:
+        return ValidatorNode(parts, task, patience=wait)
+
+    return _run_node(run, Role.VALIDATOR, owner, poll, patience, flags, make)
+
+
+def _run_node(
+    run: int, role: Role, owner: str | None, poll: float, patience: int, flags: NodeFlags, make: Make
+) -> Answer:
+    if flags.dry_run:
+        raise UsageError("a node cannot run dry", "check its setup with `earnest doctor RUN`")
+    if poll <= 0 or patience < 0:
+        raise UsageError("--poll must be positive, --patience not negative", "correct the numbers")
+    with Session(flags) as session:
+        session.consent([])
+        _start_logs(session)
+        account = session.address(owner)
+        held = _seat(session, run, role, account)
+        party = session.party(account)
+        with session.world.stopping() as stop:
+            url = _serve(session, party)
+            parts, files = party.follow(run, lambda: session.world.random(32))
+            _register(session, party, run, held, url, parts.follower.record.seats[role].get(held.seat))
+            node = make(parts, files.task, patience)
+            from earnest.client.node import run_forever
+
+            session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {account}")
+            run_forever(node, session.world.clock, stop, poll)
+        state = "the run is over" if node.finished else "stopped"
+        document = {
+            "run": run,
+            "role": role,
+            "seat": held.seat,
+            "account": account,
+            "url": url,
+            "finished": node.finished,
+        }
+        return Answer(document, [f"{role.name.capitalize()} seat {held.seat} of run {run}: {state}."])
+
+
+def _start_logs(session: Session) -> None:
+    from earnest.client.logs import configure_logs
+
+    settings = session.settings
+    secret = settings.keystore_password()
+    configure_logs(
+        session.world.stderr,
+        session.world.clock,
+        json=settings.log_format == "json",
+        level=settings.log_level,
+        secrets=[secret] if secret else [],
+    )
+
+
+def _seat(session: Session, run: int, role: Role, account: str) -> SeatHeld:
+    """The account's seat. Raises NoSeatError, which says how to get one, before anything is opened."""
+    held = held_seat(session.contracts, run, account, session.at)
+    if held.role is not role:
+        other = held.role.name.lower()
+        raise UsageError(
+            f"{account} has a {other} seat in run {run}", f"start that node: `earnest {other} start {run}`"
+        )
+    return held
+
+
+def _serve(session: Session, party: Party) -> str | None:
+    """Starts to serve the public objects where the settings say so; the URL that others should use."""
+    address = session.settings.serve_address
+    served = None if address is None else party.serve(*address)
+    given = session.settings.public_url
+    if served is None and given is None:
+        session.notice(
+            "no --serve and no --public-url: nobody will be able to fetch what this node publishes"
+        )
+    return given.rstrip("/") if given else served
+
+
+def _register(
+    session: Session, party: Party, run: int, held: SeatHeld, url: str | None, seen: object
+) -> None:
+    """Tells the run where this node's objects are, if it has been told otherwise."""
+    registered = getattr(seen, "uri", None)
+    if url is not None and url != registered:
+        steps = uri_steps(session.contracts, run, held, url)
+        session.transact(party, f"seat/{run}/uri/{url}", steps)

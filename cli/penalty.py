@@ -1,0 +1,112 @@
+"""`earnest penalty`: locked verdicts, and the answer to one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from earnest.cli.app import make_group
+from earnest.cli.exits import UsageError
+from earnest.cli.flags import ChainFlags, SendFlags
+from earnest.cli.output import Answer, countdown, table
+from earnest.cli.session import Session
+from earnest.client.participation import contest_steps
+from earnest.protocol.verdicts import Verdict
+
+app = make_group("penalty")
+SEND, CHAIN = SendFlags(), ChainFlags()
+
+
+@app.command
+def show(run: int, /, *, account: str | None = None, flags: ChainFlags = CHAIN) -> Answer:
+    """Show the penalties of a run: on whom, for what, how the validators stand, and how long it can be contested.
+
+    Example: earnest penalty show 1
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    account
+        Show only those on this address.
+    """
+    with Session(flags) as session:
+        record = session.deployment.read_run(run)
+        wanted = None if account is None else session.address(account)
+        found = [_penalty(session, penalty) for penalty in record.penalties]
+        found = [one for one in found if wanted in (None, one["account"])]
+        rows = [
+            (
+                one["penalty"],
+                one["round"],
+                one["verdict"],
+                one["status"],
+                one["amount"],
+                one["upheld"],
+                one["contest"],
+            )
+            for one in found
+        ]
+        headings = (
+            "penalty",
+            "round",
+            "verdict",
+            "status",
+            f"amount ({session.symbol})",
+            "upheld",
+            "contest",
+        )
+        return Answer(
+            {"run": run, "penalties": found},
+            [table(f"Penalties of run {run}", headings, rows) if rows else f"No penalties in run {run}."],
+        )
+
+
+@app.command
+def contest(penalty: str, /, *, flags: SendFlags = SEND) -> Answer:
+    """Contest a penalty on your bond: the validators look again, and a further small part of it is locked until then.
+
+    Example: earnest penalty contest 0x5bd9c2f04c1a4d3f8f8d7f0d7c7f3c0b6f0a3a2c1d0e9f8a7b6c5d4e3f2a1b0c
+
+    Parameters
+    ----------
+    penalty
+        The penalty's id, from `earnest penalty show RUN`.
+    """
+    digits = penalty.removeprefix("0x")
+    try:
+        key = bytes.fromhex(digits)
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise UsageError(
+            f"{penalty!r} is not a penalty's id", "copy the 64 hex digits from `earnest penalty show RUN`"
+        )
+    with Session(flags) as session:
+        steps = contest_steps(session.contracts, key, session.account, session.at)
+        document = {"action": "contest", "penalty": "0x" + key.hex()}
+        return session.send(
+            f"penalty/{key.hex()}/contest", steps, document, "Contested; the validators vote again."
+        )
+
+
+def _penalty(session: Session, penalty: bytes) -> dict[str, Any]:
+    found = session.contracts.settlement.penalty(penalty, at=session.at)
+    left = max(0, found.contest_until - session.at.time)
+    share = found.upheld / found.active_stake if found.active_stake else 0.0
+    return {
+        "penalty": "0x" + penalty.hex(),
+        "run": found.run,
+        "round": found.round,
+        "seat": found.seat,
+        "account": found.account,
+        "verdict": Verdict(found.verdict).name.lower(),
+        "status": found.status.name.lower(),
+        **session.amounts("amount", found.amount),
+        **session.amounts("contest_amount", found.contest_amount),
+        "upheld": f"{share:.0%} of the active stake",
+        **session.amounts("upheld_stake", found.upheld),
+        **session.amounts("active_stake", found.active_stake),
+        "contest_until": found.contest_until,
+        "contest_seconds_left": left,
+        "contest": f"{countdown(left)} left" if left else "over",
+    }

@@ -1,0 +1,397 @@
+"""`earnest run`: open a run, take part in it, settle it, end it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from earnest.cli.app import make_group
+from earnest.cli.exits import UsageError
+from earnest.cli.flags import AccountFlags, ChainFlags, SendFlags, ServeFlags
+from earnest.cli.output import Answer, progress
+from earnest.cli.output import show as show_answer
+from earnest.cli.run_view import run_answer
+from earnest.cli.session import Session, transaction
+from earnest.client.chain.contracts import SeatHeld
+from earnest.client.commands import duties, finish_earlier, settle_due
+from earnest.client.errors import Reverted
+from earnest.client.participation import (
+    Step,
+    end_steps,
+    fund_steps,
+    held_seat,
+    join_steps,
+    leave_steps,
+    refund_due,
+    refund_steps,
+    sync_steps,
+)
+from earnest.client.run_file import PAID_SHARE, RunFile, RunFileError, check_params, remarks
+from earnest.client.storage.objects import ObjectStore
+from earnest.client.storage.serve import ObjectServer
+from earnest.protocol.verdicts import Role
+
+if TYPE_CHECKING:
+    from earnest.client.chain.answers import Receipt
+
+app = make_group("run")
+CHAIN, SEND, SERVE, ACCOUNT = ChainFlags(), SendFlags(), ServeFlags(), AccountFlags()
+RoleName = Literal["trainer", "validator"]
+MAX_URI_BYTES = 256
+
+
+@app.command
+def create(
+    file: Path | None = None,
+    /,
+    *,
+    example: bool = False,
+    start_in: int | None = None,
+    rounds: int | None = None,
+    flags: ServeFlags = SERVE,
+) -> Answer | None:
+    """Open a run: builds the initial state, makes the run's files public, and pays the whole budget into escrow.
+
+    With --serve the files are served after that, until stopped; `earnest run serve` does it later.
+
+    Example: earnest run create run.toml --serve 0.0.0.0:9000 --public-url http://my.host:9000
+
+    Parameters
+    ----------
+    file
+        The run file; `earnest run create --example > run.toml` prints one with comments.
+    example
+        Print an example run file and do nothing else.
+    start_in
+        Seconds from now to round 0, in place of the file's.
+    rounds
+        Rounds, in place of the file's.
+    """
+    if example:
+        return _example()
+    if file is None:
+        raise UsageError("no run file given", "write one: `earnest run create --example > run.toml`")
+    with Session(flags) as session:
+        given = {"start_in_s": start_in, "rounds": rounds}
+        answer = _create(session, RunFile.read(file).changed(given))
+        if session.settings.serve is None or flags.dry_run:
+            return answer
+        show_answer(answer, session.world.stdout, as_json=flags.json)
+        _serve(session, session.public_folder)
+        return None
+
+
+def _example() -> Answer:
+    text = (files("earnest.cli") / "run_example.toml").read_text()
+    return Answer({"example": text}, [text.rstrip()])
+
+
+def _create(session: Session, run_file: RunFile) -> Answer:
+    from earnest.client.bundle import publish
+    from earnest.client.diloco.initial import initial_state
+    from earnest.client.diloco.state import state_root
+    from earnest.client.tasks.task import load_task
+
+    admission = run_file.admitted()
+    with progress(session.world.stderr, "building the initial state"):
+        recipe = run_file.make_recipe()
+        initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
+    params = run_file.params(recipe, state_root(initial), session.chain.head().time, session.decimals)
+    check_params(params, session.chain.head().time, session.network.block_time_s, session.finality_s)
+    store = ObjectStore("memory:///" if session.flags.dry_run else session.public_folder)
+    root = publish(store, recipe, admission, initial)
+    uri = f"{_files_url(session)}/{root.hex()}"
+    if len(uri.encode()) > MAX_URI_BYTES:
+        raise RunFileError(f"the run's URI has more than {MAX_URI_BYTES} bytes", "use a shorter --public-url")
+    for remark in remarks(params, recipe):
+        session.notice(remark)
+    session.notice(f"The budget is {session.tokens(params.budget)}.")
+    steps = fund_steps(session.contracts, session.account, params, uri, session.at)
+    document = {
+        "uri": uri,
+        "recipe_hash": recipe.hash(),
+        "initial_state": params.initial_state,
+        "start": params.start,
+        "rounds": params.rounds,
+        **session.amounts("budget", params.budget),
+        **session.amounts("expected_trainer_pay", int(params.trainer_pool * params.rounds * PAID_SHARE)),
+    }
+    return session.send(
+        f"run/create/{root.hex()}",
+        steps,
+        document,
+        lambda made: f"Run {made['run']} is open. Its files: {uri}. Next: `earnest run show {made['run']}`",
+        lambda receipts: {"run": _created(session, receipts)},
+    )
+
+
+def _created(session: Session, receipts: Sequence[Receipt]) -> int:
+    """The number of the run that the last receipt opened."""
+    runs = session.contracts.runs
+    events = [runs.abi.decode_log(log) for log in receipts[-1].logs if log.address == runs.address]
+    return next(event[1]["run"] for event in events if event is not None and event[0] == "RunCreated")
+
+
+def _files_url(session: Session) -> str:
+    """Where the run's files will be found: as the settings say or, on a local network, in this machine's folder."""
+    if session.public_url is not None:
+        return session.public_url
+    if not session.network.local:
+        raise UsageError(
+            "nobody could fetch the run's files",
+            "say where they will be served: --public-url or --serve HOST:PORT",
+        )
+    session.notice("no --public-url: the run's files can be read on this machine only")
+    return str(session.public_folder.resolve())
+
+
+@app.command
+def serve(run: int, /, *, flags: ServeFlags = SERVE) -> None:
+    """Serve the files of a run that you opened, over HTTP, until stopped. Needs no password.
+
+    Example: earnest run serve 1 --serve 0.0.0.0:9000
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    """
+    with Session(flags) as session:
+        if session.settings.serve is None:
+            raise UsageError("no address to serve on", "give --serve HOST:PORT")
+        record = session.deployment.read_run(run)
+        name = record.uri.rpartition("/")[2]
+        if not (session.public_folder / name).is_file():
+            raise UsageError(
+                f"{session.public_folder} does not hold the files of run {run}",
+                "use the --keystore and --data-dir that opened the run",
+            )
+        served = Answer(
+            {"run": run, "serve": session.settings.serve, "uri": record.uri},
+            [f"Run {run} names {record.uri}"],
+        )
+        show_answer(served, session.world.stdout, as_json=flags.json)
+        _serve(session, session.public_folder)
+
+
+def _serve(session: Session, folder: Path) -> None:
+    address = session.settings.serve_address
+    assert address is not None
+    with session.world.stopping() as stop, ObjectServer(folder, *address) as server:
+        session.notice(f"serving {folder} on {server.url} until stopped (Ctrl-C)")
+        stop.wait()
+
+
+@app.command
+def show(run: int, /, *, flags: ChainFlags = CHAIN) -> Answer:
+    """Show a run: its terms, what is open now and for how long, its seats, and every round so far.
+
+    Example: earnest run show 1
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    """
+    with Session(flags) as session:
+        return run_answer(session, session.deployment.read_run(run))
+
+
+@app.command
+def end(run: int, /, *, flags: SendFlags = SEND) -> Answer:
+    """End your run: this round and the next are still played, the rounds after that are refunded.
+
+    Example: earnest run end 1
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    """
+    with Session(flags) as session:
+        done = f"Run {run} ends after the next round. The rest comes back with `earnest run settle {run}`."
+        steps = end_steps(session.contracts, run)
+        return session.send(f"run/{run}/end", steps, {"action": "end", "run": run}, done)
+
+
+@app.command
+def join(
+    run: int,
+    /,
+    *,
+    role: RoleName,
+    bond: str | None = None,
+    operator: str | None = None,
+    take: int | None = None,
+    flags: ServeFlags = SERVE,
+) -> Answer:
+    """Take a seat: deposits and bonds what is missing, then joins. Counts from the next round on.
+
+    Your node registers its address when it starts; --public-url or --serve does it already now.
+
+    Example: earnest run join 1 --role trainer --bond 150
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    role
+        What the seat does.
+    bond
+        Tokens to have bonded (default: the run's least).
+    operator
+        Address of the key that the node will use (default: your own).
+    take
+        Seat to take over when none is free: one silent for 8 rounds, or the smallest bond for 1.25 times it.
+    """
+    with Session(flags) as session:
+        chosen = Role[role.upper()]
+        record = session.deployment.read_run(run)
+        params = record.params
+        least = params.trainer_min_bond if chosen is Role.TRAINER else params.validator_min_bond
+        wei = least if bond is None else session.wei(bond)
+        steps = join_steps(
+            session.contracts,
+            run,
+            chosen,
+            session.account,
+            bond=wei,
+            operator=session.address(operator),
+            uri=session.public_url or "",
+            admission=_admission(session, record.uri, run, chosen),
+            take=take,
+            at=session.at,
+        )
+        document = {"action": "join", "run": run, "role": role, **session.amounts("bond", wei)}
+        return session.send(
+            f"run/{run}/join/{role}",
+            steps,
+            document,
+            lambda joined: (
+                f"{role.capitalize()} seat {joined['seat']} of run {run} is yours from round "
+                f"{joined['from_round']} on. Next: `earnest {role} start {run}`"
+            ),
+            lambda receipts: _taken(session, receipts),
+        )
+
+
+def _admission(session: Session, uri: str, run: int, role: Role) -> tuple[tuple[str, Role], ...]:
+    """The run's admission list; not needed by a trainer where trainers are open to all."""
+    params = session.contracts.runs.run_params(run, at=session.at)
+    if role is Role.TRAINER and params.open_trainers:
+        return ()
+    from earnest.client.bundle import load_bundle
+
+    with progress(session.world.stderr, "fetching the run's admission list"):
+        return load_bundle(uri, params, ObjectStore(session.public_folder)).admission
+
+
+def _taken(session: Session, receipts: Sequence[Receipt]) -> dict[str, Any]:
+    runs = session.contracts.runs
+    events = [runs.abi.decode_log(log) for log in receipts[-1].logs if log.address == runs.address]
+    args = next(event[1] for event in events if event is not None and event[0] == "SeatTaken")
+    return {"seat": args["seat"], "from_round": args["from_round"]}
+
+
+@app.command
+def leave(run: int, /, *, flags: SendFlags = SEND) -> Answer:
+    """Give your seat up: starts the bond's exit and tells the run. Counts from the next round on.
+
+    Once the exit delay is over, `earnest stake exit` takes the bond back.
+
+    Example: earnest run leave 1
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    """
+    with Session(flags) as session:
+        held = held_seat(session.contracts, run, session.account, session.at)
+        steps = leave_steps(session.contracts, run, held.role, held.seat, session.account, session.at)
+        document = {"action": "leave", "run": run, "role": held.role, "seat": held.seat}
+        done = f"The exit has started. When its delay is over: `earnest stake exit {run}`"
+        return session.send(f"run/{run}/leave", steps, document, done)
+
+
+@app.command
+def sync(
+    run: int, /, *, role: RoleName | None = None, seat: int | None = None, flags: SendFlags = SEND
+) -> Answer:
+    """Have the run read a seat's bond from the vault, your own seat's unless another is named.
+
+    Example: earnest run sync 1 --role trainer --seat 0
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    role
+        The seat's role, together with --seat.
+    seat
+        The seat's index.
+    """
+    if (role is None) != (seat is None):
+        raise UsageError("a seat is named by --role and --seat together", "give both or neither")
+    with Session(flags) as session:
+        if role is None or seat is None:
+            held = held_seat(session.contracts, run, session.account, session.at)
+        else:
+            held = SeatHeld(Role[role.upper()], seat)
+        document = {"action": "sync", "run": run, "role": held.role, "seat": held.seat}
+        label = f"run/{run}/sync/{int(held.role)}/{held.seat}"
+        return session.send(
+            label,
+            sync_steps(session.contracts, run, held),
+            document,
+            "The bond counts from the next round on.",
+        )
+
+
+@app.command
+def settle(run: int, /, *, flags: SendFlags = SEND) -> Answer:
+    """Settle whatever is due: rounds, pay, charges, penalties, and the sponsor's refund. Anyone may, for the gas.
+
+    Example: earnest run settle 1
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    """
+    with Session(flags) as session:
+        due = list(duties(session.deployment, session.deployment.read_run(run)))
+        refund = refund_due(session.contracts, run, session.account, session.chain.head())
+        document: dict[str, Any] = {"action": "settle", "run": run}
+        if not due and not refund:
+            return Answer(
+                {**document, "account": session.account, "transactions": [], "refused": []},
+                ["Nothing is due."],
+            )
+        steps = [Step(duty.intent, duty.intent, duty.call) for duty in due]
+        steps += refund_steps(session.contracts, run) if refund else []
+        if flags.dry_run:
+            return session.would_send(session.preview(steps), document)
+        session.consent(session.preview(steps) if not session.network.local else [])
+        return _settle(session, run, document)
+
+
+def _settle(session: Session, run: int, document: dict[str, Any]) -> Answer:
+    party = session.party()
+    finish_earlier(party)
+    settled, refused = [], []
+    for duty, outcome in settle_due(party, run, lambda duty: session.notice(f"{duty.intent} ...")):
+        if isinstance(outcome, Reverted):
+            refused.append({"step": duty.intent, "reason": outcome.reason})
+        else:
+            settled.append(transaction(duty.intent, duty.call.function, outcome))
+    if refund_due(session.contracts, run, session.account, session.chain.head()):
+        steps = refund_steps(session.contracts, run)
+        receipts = session.transact(party, f"run/{run}/refund", steps)
+        settled.append(transaction("refund", steps[0].call.function, receipts[0]))
+    lines = [f"{t['step']}: {t['hash']} in block {t['block']}" for t in settled]
+    lines += [f"{r['step']}: refused, {r['reason']}" for r in refused]
+    whole = {**document, "account": session.account, "transactions": settled, "refused": refused}
+    return Answer(whole, lines or ["Nothing was left to settle."])

@@ -1,0 +1,170 @@
+"""How a run is shown: its terms, what is open now, its seats, its rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from earnest.cli.output import Answer, countdown, table, when
+from earnest.cli.session import Session
+from earnest.client.phases import Phase, next_phase, open_phases, run_state
+from earnest.client.record import RunRecord
+from earnest.protocol.constants import MAX_ROUNDS
+from earnest.protocol.verdicts import Role, Verdict
+
+WEIGHT_ONE = 65_535
+
+
+def run_answer(session: Session, record: RunRecord) -> Answer:
+    """Everything about one run, at the newest final block."""
+    at = session.chain.final()
+    schedule, planned = record.params.schedule(), record.planned_rounds
+    phases = open_phases(schedule, planned, at.time)
+    upcoming = next_phase(schedule, planned, at.time)
+    settlement, vault = session.contracts.settlement, session.contracts.vault
+    escrow = vault.escrow(settlement.address, record.run, at=at)
+    document = {
+        "run": record.run,
+        "state": run_state(schedule, planned, at.time),
+        "block": at.number,
+        "time": at.time,
+        "round": min(schedule.round_at(at.time), planned),
+        "rounds": planned,
+        "sponsor": record.sponsor,
+        "uri": record.uri,
+        "recipe_hash": record.params.recipe_hash,
+        "initial_state": record.params.initial_state,
+        "final_state": settlement.final_state(record.run, at=at),
+        **session.amounts("escrow", escrow),
+        "terms": terms(session, record),
+        "open": [_phase(phase, at.time) for phase in phases],
+        "next": None if upcoming is None else _phase(upcoming, at.time),
+        "seats": {role.name.lower() + "s": seats(session, record, role, at.time) for role in Role},
+        "history": [round_document(session, record, r) for r in _closed_rounds(record, at.time)],
+        "penalties": len(record.penalties),
+    }
+    return Answer(document, _shown(session, document))
+
+
+def terms(session: Session, record: RunRecord) -> dict[str, Any]:
+    """The parameters, amounts in tokens and in wei."""
+    params = record.params
+    return {
+        "start": params.start,
+        "period_s": params.schedule().period,
+        "overlap": params.overlap,
+        "trainer_seats": params.trainer_limit,
+        "validator_seats": params.validator_limit,
+        "open_trainers": params.open_trainers,
+        **session.amounts("trainer_pool", params.trainer_pool),
+        **session.amounts("validator_pool", params.validator_pool),
+        **session.amounts("trainer_min_bond", params.trainer_min_bond),
+        **session.amounts("validator_min_bond", params.validator_min_bond),
+        "exit_delay_s": params.exit_delay,
+    }
+
+
+def seats(session: Session, record: RunRecord, role: Role, now: int) -> list[dict[str, Any]]:
+    """A role's seats: who holds them from the next round on, with what stake, and where their objects are."""
+    following = record.params.schedule().next_round(now)
+    found: list[dict[str, Any]] = []
+    for index, seat in sorted(record.seats[role].items()):
+        owner = seat.owner.latest()
+        barred = record.barred.get(owner or "", 0)
+        found.append(
+            {
+                "seat": index,
+                "account": owner,
+                "operator": seat.operator.latest(),
+                "from_round": seat.tenure_start(MAX_ROUNDS),
+                **session.amounts("stake", seat.stake.latest() or 0),
+                "uri": seat.uri,
+                "barred_until_round": barred if barred > following else None,
+            }
+        )
+    return found
+
+
+def round_document(session: Session, record: RunRecord, round: int) -> dict[str, Any]:
+    """A round whose reports are all revealed: who did what, and what came of it."""
+    seen, settled = record.round(round), record.settled(round)
+    trainers = [
+        {
+            "seat": seat,
+            "account": record.owner(Role.TRAINER, seat, round),
+            "committed": seat in seen.commits,
+            "revealed": seat in seen.manifests,
+            "weight": settled.consensus[seat] / WEIGHT_ONE,
+            "verdict": _verdict(settled.verdicts[seat], seat in seen.manifests),
+            **session.amounts("pay", settled.trainer_pay[seat]),
+        }
+        for seat in (range(record.trainer_count()) if round < record.planned_rounds else ())
+        if record.owner(Role.TRAINER, seat, round) is not None
+    ]
+    return {
+        "round": round,
+        "void": settled.void,
+        "base_state": settled.pair[0] if settled.pair else None,
+        "newest_state": settled.pair[1] if settled.pair else None,
+        "reports": sorted(seen.report_words),
+        "trainers": trainers,
+    }
+
+
+def _closed_rounds(record: RunRecord, now: int) -> list[int]:
+    schedule = record.params.schedule()
+    return [r for r in range(record.planned_rounds + 1) if schedule.score_reveal(r).end <= now]
+
+
+def _verdict(verdict: int | None, revealed: bool) -> str:
+    if not revealed:
+        return "absent"
+    return "undecided" if verdict is None else Verdict(verdict).name.lower().replace("_", " ")
+
+
+def _phase(phase: Phase, now: int) -> dict[str, Any]:
+    return {
+        "round": phase.round,
+        "phase": phase.name,
+        "opens": phase.window.start,
+        "closes": phase.window.end,
+        "seconds_left": phase.left(now),
+    }
+
+
+def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
+    given = document["terms"]
+    shown: list[RenderableType] = [
+        f"Run {document['run']}: {document['state']}, round {document['round']} of {document['rounds']}",
+        f"  sponsor {document['sponsor']}, {document['escrow']} {session.symbol} in escrow",
+        f"  files {document['uri']}",
+        f"  starts {when(given['start'])}, a round takes {countdown(given['period_s'])}",
+        f"  pays at most {given['trainer_pool']} to trainers and {given['validator_pool']} to validators a round;"
+        f" least bonds {given['trainer_min_bond']} and {given['validator_min_bond']} {session.symbol}",
+    ]
+    for phase in document["open"]:
+        left = countdown(phase["seconds_left"])
+        shown.append(
+            f"  open: {phase['phase']} of round {phase['round']}, {left} left ({when(phase['closes'])})"
+        )
+    if (following := document["next"]) is not None:
+        left = countdown(following["seconds_left"])
+        shown.append(
+            f"  next: {following['phase']} of round {following['round']} in {left} ({when(following['opens'])})"
+        )
+    if document["final_state"] is not None:
+        shown.append(f"  final state {document['final_state'].hex()}")
+    for role, held in document["seats"].items():
+        rows = [(s["seat"], s["account"], s["operator"], s["stake"], s["from_round"], s["uri"]) for s in held]
+        headings = ("seat", "account", "operator", f"stake ({session.symbol})", "from round", "objects at")
+        shown.append(table(role.capitalize(), headings, rows) if rows else f"No {role} yet.")
+    for played in document["history"]:
+        rows = [
+            (t["seat"], t["verdict"], f"{t['weight']:.3f}", t["pay"], t["account"])
+            for t in played["trainers"]
+        ]
+        outcome = "void" if played["void"] else f"{len(played['reports'])} reports"
+        title = f"Round {played['round']}: {outcome}"
+        shown.append(table(title, ("seat", "verdict", "weight", "pay", "account"), rows) if rows else title)
+    return shown
