@@ -93,14 +93,16 @@ def settle(
     assert consensus._holds_majority(
         reports, facts.stakes, facts.active_stake, majority
     ), "settlement: no majority"
-    assert len(hints) == (count + 15) // 16, "settlement: wrong hint count"
+    assert count <= 256 and len(hints) == (count + 15) // 16, "settlement: wrong hint count"
     if count % 16 != 0:
         assert hints[count // 16] << (16 * (count % 16)) == 0, "settlement: hint beyond seats"
+    span: uint256 = bits._span(facts.revealed)
+    pages: uint256 = round_records._unsettled_pages(run, round, span, first_seat, count)
 
     tally: consensus.Tally = consensus._tally(
         reports, facts.stakes, facts.active_stake, facts.revealed, first_seat, count, hints
     )
-    round_records._record_page(run, round, bits._span(facts.revealed), first_seat, count, tally)
+    round_records._record(run, round, span, pages, tally)
     log ISettlement.SeatsSettled(
         run=run,
         round=round,
@@ -176,7 +178,7 @@ def refund(run: uint256):
     params: ITrainingRuns.RunParams = staticcall wiring._runs().run_params(run)
     rounds: uint256 = staticcall wiring._runs().run_rounds(run)
     amount: uint256 = 0
-    if rounds == 0 or block.timestamp >= self._scored_at(params, rounds - 1) + params.settle_s:
+    if block.timestamp >= self._scored_at(params, rounds - 1) + params.settle_s:  # `end` leaves one round at least
         amount = staticcall wiring._vault().escrow(self, run)
     else:
         unopened: uint256 = (params.rounds - rounds) * (params.trainer_pool + params.validator_pool)

@@ -34,19 +34,25 @@ def _mark(run: uint256, round: uint256, flag: uint256):
 
 
 @internal
-def _record_page(run: uint256, round: uint256, span: uint256, first: uint256, count: uint256, tally: consensus.Tally):
+@view
+def _unsettled_pages(run: uint256, round: uint256, span: uint256, first: uint256, count: uint256) -> uint256:
     """
-    @notice Record seats first .. first + count - 1, whole pages only, out of a round whose revealed seats are below `span`.
+    @notice Bitmap of the pages that seats first .. first + count - 1 fill, in a round whose revealed seats are below
+            `span`. Reverts unless they are whole pages, hold such seats, and none of them is settled.
     """
-    status: uint256 = self._status[run][round]
+    assert first <= 256 and count <= 256 - first and first % PAGE == 0, "settlement: not whole pages"
     end: uint256 = first + count
-    assert first % PAGE == 0 and end <= 256 and (end % PAGE == 0 or end >= span), "settlement: not whole pages"
-    every: uint256 = self._pages_below(span)
+    assert end % PAGE == 0 or end >= span, "settlement: seats missing"
     pages: uint256 = self._pages_below(min(end, span)) & ~self._pages_below(first)
     assert pages != 0 or (span == 0 and first == 0), "settlement: no seats there"
-    assert status & (pages | COMPLETE) == 0, "settlement: already settled"
-    status += pages + (tally.positive << POSITIVE) + (tally.harmful << HARMFUL)
-    if status & PAGES == every:
+    assert self._status[run][round] & (pages | COMPLETE) == 0, "settlement: already settled"
+    return pages
+
+
+@internal
+def _record(run: uint256, round: uint256, span: uint256, pages: uint256, tally: consensus.Tally):
+    status: uint256 = self._status[run][round] + pages + (tally.positive << POSITIVE) + (tally.harmful << HARMFUL)
+    if status & PAGES == self._pages_below(span):
         status |= COMPLETE
     self._status[run][round] = status
     self._matches[run][round] += tally.matches

