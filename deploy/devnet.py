@@ -1,8 +1,8 @@
-"""The embedded chain: a whole Ethereum (py-evm, Prague rules) inside the process, for the demo and for tests.
+"""The embedded chain: a whole Ethereum (eth-tester on py-evm, Prague rules) inside the process, for demo and tests.
 
-It is built on py-evm directly, because a chain that decides a demo's random seeds must not be random itself:
-eth-tester draws `prevrandao` from the operating system, reads the wall clock for every block, refuses nonce
-gaps, and leaves out revert data. Here a block follows from its parent, its time and its transactions alone.
+It is an eth-tester chain (`devnet.tester`) with a backend of its own, because a chain that decides a demo's random
+seeds must not be random itself: eth-tester's draws `prevrandao` from the operating system and reads the wall clock,
+refuses nonce gaps, and leaves out revert data. Here a block follows from its parent, its time and its transactions.
 
     devnet = Devnet(accounts={"0x…": 10**24})
     devnet.provider                           # in process: a transaction is mined when it arrives
@@ -29,6 +29,8 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from eth_hash.auto import keccak
 from eth_keys.exceptions import BadSignature
+from eth_tester import EthereumTester
+from eth_tester.backends.pyevm import PyEVMBackend
 from eth_typing import Address, Hash32
 from eth_utils.address import to_canonical_address
 from eth_utils.exceptions import ValidationError
@@ -104,6 +106,8 @@ class Devnet:
         self._clock: Callable[[], float] = lambda: genesis_time
         self._offset = 0  # seconds that the chain's clock is ahead of `_clock`
         self._chain = _genesis_chain(accounts, chain_id, genesis_time)
+        self.tester = EthereumTester(_Backend(self, self._chain))
+        """The same chain as eth-tester shows it, for web3's EthereumTesterProvider; it writes through this object."""
         self._blocks = [Mined(self._chain.get_canonical_block_header_by_number(0))]  # pyright: ignore
         self._block_numbers = {self._blocks[0].header.hash: 0}
         self._positions: dict[bytes, tuple[int, int]] = {}  # transaction hash -> block, index
@@ -217,12 +221,18 @@ class Devnet:
         cannot pay, gas too low or above the block's, underpriced replacement.
         """
         with self.lock:
+            transaction_hash = self.accept(raw)
+            if self.automine:
+                self._mine_block()
+            return transaction_hash
+
+    def accept(self, raw: bytes) -> bytes:
+        """As `send`, but the transaction waits for the next block."""
+        with self.lock:
             transaction = self._decode(raw)
             state = self.state(self.head.header)
             self._check(transaction, state)
             self.mempool.add(transaction, state.get_nonce(transaction.sender))
-            if self.automine:
-                self._mine_block()
             return transaction.hash
 
     def pending_nonce(self, sender: bytes) -> int:
@@ -317,6 +327,37 @@ class Devnet:
             transactions.append(best)
             receipts.append(receipt)
         return transactions, receipts
+
+
+class _Backend(PyEVMBackend):
+    """eth-tester's py-evm backend over the devnet's chain: reading is eth-tester's own, writing is the devnet's."""
+
+    def __init__(self, devnet: Devnet, chain: MiningChain) -> None:
+        self._devnet = devnet
+        self._genesis = chain
+        super().__init__()
+
+    def reset_to_genesis(self, *_: object) -> None:
+        self.account_keys, self.chain = (), self._genesis
+
+    def mine_blocks(self, num_blocks: int = 1, coinbase: bytes = ZERO_ADDRESS) -> tuple[bytes, ...]:
+        first = self._devnet.head.header.block_number + 1
+        self._devnet.mine(num_blocks)
+        blocks = [self._devnet.block(first + i) for i in range(num_blocks)]
+        return tuple(block.header.hash for block in blocks if block is not None)
+
+    def time_travel(self, to_timestamp: int) -> int:
+        self._devnet.travel(to_timestamp)
+        return to_timestamp
+
+    def send_raw_transaction(self, raw_transaction: bytes) -> bytes:
+        return self._devnet.accept(raw_transaction)
+
+    def take_snapshot(self) -> int:
+        return self._devnet.snapshot()
+
+    def revert_to_snapshot(self, snapshot: int) -> None:
+        self._devnet.revert(snapshot)
 
 
 def _genesis_chain(accounts: Mapping[str, int], chain_id: int, time: int) -> MiningChain:

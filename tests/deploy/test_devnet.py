@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from web3 import Web3
+from web3 import EthereumTesterProvider, Web3
 from web3.exceptions import ContractLogicError
 
 from earnest.deploy.devnet import GAS_LIMIT, GENESIS_TIME, Devnet, account
@@ -526,3 +526,28 @@ def test_whatever_a_client_sends_the_chain_answers(data: st.DataObject):
     params = data.draw(st.lists(json_values, max_size=4))
     response = NOISE.provider.make_request(method, params)  # pyright: ignore
     assert ("result" in response) != ("error" in response)
+
+
+# eth-tester
+
+
+def test_eth_tester_shows_and_moves_the_same_chain():
+    devnet = fresh_devnet()
+    web3 = Web3(EthereumTesterProvider(devnet.tester))
+    raw = signed(sponsor, 0)
+    receipt = web3.eth.wait_for_transaction_receipt(web3.eth.send_raw_transaction(raw))
+    assert (receipt["status"], receipt["blockNumber"]) == (1, devnet.head.header.block_number)
+    devnet.tester.mine_blocks(3)
+    devnet.tester.time_travel(devnet.now() + 100)
+    newest = web3.eth.get_block("latest")
+    assert bytes(newest["hash"]) == devnet.head.header.hash
+    assert newest["timestamp"] == devnet.now() == GENESIS_TIME + 104
+
+
+def test_eth_tester_snapshots_are_the_devnets():
+    devnet = fresh_devnet()
+    devnet.mine(2)
+    snapshot = devnet.tester.take_snapshot()
+    devnet.mine(5)
+    devnet.tester.revert_to_snapshot(snapshot)
+    assert devnet.head.header.block_number == 2
