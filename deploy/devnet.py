@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eth.abc import BlockHeaderAPI, ComputationAPI, ReceiptAPI, SignedTransactionAPI, StateAPI
 from eth.chains.base import MiningChain
@@ -329,6 +329,20 @@ class Devnet:
         return transactions, receipts
 
 
+class _Chain(MiningChain):
+    """A chain whose pending block does not look at the wall clock."""
+
+    def create_header_from_parent(
+        self, parent_header: BlockHeaderAPI, **header_params: Any
+    ) -> BlockHeaderAPI:
+        fields = {
+            "timestamp": parent_header.timestamp + 1,
+            "gas_limit": parent_header.gas_limit,
+            **header_params,
+        }
+        return super().create_header_from_parent(parent_header, **fields)
+
+
 class _Backend(PyEVMBackend):
     """eth-tester's py-evm backend over the devnet's chain: reading is eth-tester's own, writing is the devnet's."""
 
@@ -361,7 +375,7 @@ class _Backend(PyEVMBackend):
 
 
 def _genesis_chain(accounts: Mapping[str, int], chain_id: int, time: int) -> MiningChain:
-    chain_class = MiningChain.configure("DevnetChain", vm_configuration=((0, PragueVM),), chain_id=chain_id)
+    chain_class = _Chain.configure("DevnetChain", vm_configuration=((0, PragueVM),), chain_id=chain_id)
     parameters = {
         "coinbase": ZERO_ADDRESS,
         "difficulty": 0,
