@@ -23,6 +23,7 @@ SEATS: constant(uint256) = 3
 
 LANES_A_WORD: constant(uint256) = 10
 LANE: constant(uint256) = 24      # bits
+LANE_SUM: constant(uint256) = 2**24 - 1  # modulo this a word is the sum of its lanes, as 2**24 is 1
 ONES: constant(uint256) = (2**240 - 1) // (2**24 - 1)  # 1 in each lane
 VERDICTS: constant(uint256) = ONES * (2**8 - 1)
 WEIGHTS: constant(uint256) = ONES * (2**16 - 1)
@@ -79,7 +80,7 @@ def _tally(
     """
     @notice Check the hint of each of `count` seats and count what pay and penalties need.
     @dev Ten seats at once, one in each lane of a word. A lane of `reached` and `passed` collects one bit for each
-         validator, 1 << v; `_behind` turns such a lane into stake. Votes on unrevealed seats never count.
+         validator, 1 << v, that gave at least, or more than, the hint. A sum of lanes is the remainder by 2**24 - 1.
     """
     tally: Tally = empty(Tally)
     sums: uint256[64] = self._subset_sums(stakes)
@@ -90,18 +91,11 @@ def _tally(
     for group: uint256 in range(first // LANES_A_WORD, (end + LANES_A_WORD - 1) // LANES_A_WORD, bound=26):
         begin: uint256 = max(first, unsafe_mul(group, LANES_A_WORD))
         stop: uint256 = min(end, unsafe_mul(unsafe_add(group, 1), LANES_A_WORD))
-
         medians: uint256 = 0
         slack: uint256 = 0
         positive: uint256 = 0
-        place: uint256 = self._place(begin)
-        for i: uint256 in range(unsafe_sub(begin, first), unsafe_sub(stop, first), bound=10):
-            c: uint256 = (hints[i >> 4] >> unsafe_sub(240, (i & 15) << 4)) & WEIGHT
-            if c != 0:
-                medians |= c << place
-                slack |= unsafe_div(c, 50) << place
-                positive |= 1 << place
-            place = unsafe_sub(place, LANE)
+        medians, slack, positive = self._lanes(hints, unsafe_sub(begin, first), unsafe_sub(stop, first), begin)
+        tally.positive = unsafe_add(tally.positive, positive % LANE_SUM)
 
         reached: uint256 = 0
         passed: uint256 = 0
@@ -122,34 +116,77 @@ def _tally(
             # Within 2 %: weight >= c - slack, and bit 17 of c + slack + 2**17 - weight, which is below 2**18.
             under: uint256 = unsafe_sub(unsafe_add(unsafe_add(medians, slack), ONES << 17), weights)
             near: uint256 = (unsafe_add(over, slack) >> 16) & (under >> 17) & positive
-            # 2**24 is 1 modulo 2**24 - 1, so the remainder is the sum of the ten lanes.
-            tally.matches = unsafe_add(tally.matches, (near % (2**LANE - 1)) << unsafe_mul(v, 16))
-
-        place = self._place(begin)
-        for seat: uint256 in range(begin, stop, bound=10):
-            if (revealed >> seat) & 1 != 0:
-                voters: uint256 = (passed >> place) & WEIGHT
-                if voters != 0:
-                    stake: uint256 = unsafe_add(
-                        unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
-                        unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
-                    )
-                    assert unsafe_mul(stake, 2) <= active_stake, "settlement: hint too low"
-                if (positive >> place) & 1 != 0:
-                    voters = (reached >> place) & WEIGHT
-                    stake: uint256 = unsafe_add(
-                        unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
-                        unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
-                    )
-                    assert unsafe_mul(stake, 2) > active_stake, "settlement: hint too high"
-                    tally.positive = unsafe_add(tally.positive, 1)
-                if (harmful >> place) & WEIGHT != 0:
-                    if self._behind(sums, harmful >> place) * 2 > active_stake:
-                        tally.harmful += 1
-            else:
-                assert (positive >> place) & 1 == 0, "settlement: hint for unrevealed"
-            place = unsafe_sub(place, LANE)
+            tally.matches = unsafe_add(tally.matches, (near % LANE_SUM) << unsafe_mul(v, 16))
+        tally.harmful = unsafe_add(
+            tally.harmful,
+            self._verify(sums, active_stake, revealed, begin, stop, positive, reached, passed, harmful),
+        )
     return tally
+
+
+@internal
+@pure
+def _lanes(hints: DynArray[uint256, 16], begin: uint256, stop: uint256, seat: uint256) -> (uint256, uint256, uint256):
+    """
+    @notice Hints `begin` .. `stop - 1` in lanes, that of `seat` first: c, c // 50, and 1 where c > 0.
+    """
+    medians: uint256 = 0
+    slack: uint256 = 0
+    positive: uint256 = 0
+    place: uint256 = self._place(seat)
+    for i: uint256 in range(begin, stop, bound=10):
+        c: uint256 = (hints[i >> 4] >> unsafe_sub(240, (i & 15) << 4)) & WEIGHT
+        if c != 0:
+            medians |= c << place
+            slack |= unsafe_div(c, 50) << place
+            positive |= 1 << place
+        place = unsafe_sub(place, LANE)
+    return medians, slack, positive
+
+
+@internal
+@pure
+def _verify(
+    sums: uint256[64],
+    active_stake: uint256,
+    revealed: uint256,
+    begin: uint256,
+    stop: uint256,
+    positive: uint256,
+    reached: uint256,
+    passed: uint256,
+    harmful: uint256,
+) -> uint256:
+    """
+    @notice Check the hints of up to ten seats: more than T/2 reaches each, no more than T/2 passes it.
+    @dev The stake of a lane's validators is looked up by quarters, twice in place: a function would copy `sums`. It is
+         at most T, so nothing overflows.
+    @return Seats on which verdict 4 holds
+    """
+    harmed: uint256 = 0
+    place: uint256 = self._place(begin)
+    for seat: uint256 in range(begin, stop, bound=10):
+        if (revealed >> seat) & 1 == 0:
+            assert (positive >> place) & 1 == 0, "settlement: hint for unrevealed"
+        else:
+            voters: uint256 = (passed >> place) & WEIGHT
+            if voters != 0:
+                stake: uint256 = unsafe_add(
+                    unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
+                    unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
+                )
+                assert unsafe_mul(stake, 2) <= active_stake, "settlement: hint too low"
+            if (positive >> place) & 1 != 0:
+                voters = (reached >> place) & WEIGHT
+                stake: uint256 = unsafe_add(
+                    unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
+                    unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
+                )
+                assert unsafe_mul(stake, 2) > active_stake, "settlement: hint too high"
+            if (harmful >> place) & WEIGHT != 0 and self._behind(sums, harmful >> place) * 2 > active_stake:
+                harmed = unsafe_add(harmed, 1)
+        place = unsafe_sub(place, LANE)
+    return harmed
 
 
 @internal
@@ -163,11 +200,11 @@ def _place(seat: uint256) -> uint256:
 
 @internal
 @pure
-def _zero_lanes(bytes_: uint256) -> uint256:
+def _zero_lanes(lanes: uint256) -> uint256:
     """
     @notice 1 in each lane whose low byte is zero; the lanes must hold nothing else.
     """
-    return ONES ^ ((unsafe_add(bytes_, VERDICTS) >> 8) & ONES)
+    return ONES ^ ((unsafe_add(lanes, VERDICTS) >> 8) & ONES)
 
 
 @internal
