@@ -8,13 +8,6 @@ from earnest.protocol.hashing import keccak_abi
 
 WORD_RANGE = 2**64
 
-SEED_DELAY_BLOCKS = 2
-"""The seed is the hash of this many blocks after the one that asked for it."""
-
-SEED_FIRST_BLOCK = 3
-SEED_LAST_BLOCK = 258
-"""Blocks after the request in which the seed can be stored; later, the block is asked for anew."""
-
 
 def round_seed(block_hash: bytes, run: int, round: int) -> bytes:
     """keccak256(blockhash(b+2), run, round)."""

@@ -190,7 +190,15 @@ def test_a_weight_under_another_verdict_counts_as_0(verdict):
 def test_agreement_is_within_two_percent():
     assert [agrees(w, 1000) for w in (979, 980, 1020, 1021)] == [False, True, True, False]
     assert [agrees(w, 49) for w in (48, 49, 50)] == [False, True, False]
+    assert agrees(1, 1)
     assert not agrees(0, 0)
+
+
+def test_a_verdict_needs_more_than_half():
+    votes = (SeatVote(0, Verdict.HARMFUL),), (SeatVote(0, Verdict.COPIED),)
+    reports = tuple(Report(BASE, NEWEST, bytes(32), vote) for vote in votes)
+    assert settle(Ballot((1, 1), 2, reports, frozenset({0}), 1), P, Q).verdicts == (None,)
+    assert settle(Ballot((2, 1), 3, reports, frozenset({0}), 1), P, Q).verdicts == (Verdict.HARMFUL,)
 
 
 def test_pay_is_rounded_down():
@@ -206,3 +214,5 @@ def test_hints_are_sixteen_to_a_word_first_on_top(consensus):
     assert len(hints) == -(-len(consensus) // 16)
     assert [hints[i // 16] >> (240 - 16 * (i % 16)) & 0xFFFF for i in range(len(consensus))] == consensus
     assert all(hint < 2**256 for hint in hints)
+    if len(consensus) % 16:
+        assert hints[-1] << 16 * (len(consensus) % 16) & 2**256 - 1 == 0
