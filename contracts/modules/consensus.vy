@@ -249,7 +249,7 @@ def _penal_verdict(
     held: uint256[4] = empty(uint256[4])
     behind: uint256[4] = empty(uint256[4])
     for v: uint256 in range(len(reports), bound=16):
-        if index < len(reports[v]) and stakes[v] != 0:
+        if index < len(reports[v]):
             verdict: uint256 = (convert(reports[v][index], uint256) >> place) & VERDICT
             if verdict >= MALFORMED and verdict <= UNFAITHFUL:
                 held[verdict - MALFORMED] += stakes[v]
