@@ -399,3 +399,27 @@ class Stub(Report):
 
     def words(self) -> list[bytes]:
         return self.__dict__["stub"]
+
+
+def test_overlapping_rounds_settle_one_after_the_other(contracts: System) -> None:
+    run = Run.create(contracts, overlap=True, commit_s=2_000)
+    run.join_trainers(2)
+    run.join_validators([1_000_000])
+    run.enter("commit", 0)
+    run.commit([0, 1], 0)
+    for round in (0, 1):
+        run.enter("reveal", round)
+        run.commit([0, 1], round + 1)  # the next round trains while this one is scored
+        run.reveal([0, 1], round)
+        run.score({0: flat(10, 20)}, round)
+        run.enter("settle", round, offset=-1)
+        with reverts("settlement: too early"):
+            run.settle(round)
+        run.leave("settle", round)
+        with reverts("settlement: too late"):
+            run.settle(round)
+        run.enter("settle", round)
+        run.settle(round)
+        run.settlement.charge(run.id, round, Role.TRAINER)
+    assert run.idle(run.trainers[1]) == 2 * (run.params.trainer_pool * 20 // (2 * WEIGHT_ONE))
+    assert run.bond_of(run.trainers[1]) == 10**9

@@ -197,6 +197,15 @@ def test_verdict_needs_more_than_half_of_the_stake(
             run.lock([1])
 
 
+@pytest.mark.parametrize(("first", "harmful"), [(5, 0), (6, 1)])
+def test_harm_counts_above_half_of_the_stake(contracts: System, first: int, harmful: int) -> None:
+    run = open_run(contracts, stakes=(first, 2, 3))
+    honest = judged(0, 0, 0, 0)
+    run.play({0: judged(0, Verdict.HARMFUL, 0, 0), 1: honest, 2: honest})
+    run.settle()
+    assert run.settlement.round_record(run.id, 0)[2] == harmful
+
+
 def test_penalty_without_a_price_is_passed_over(contracts: System) -> None:
     run = open_run(contracts, copied_bps=0)
     run.play(unanimous(run, 0, Verdict.COPIED, Verdict.MALFORMED, 0))
