@@ -249,14 +249,16 @@ def test_lock_waits_for_the_last_page_and_ends_with_the_settle_window(contracts:
     run.lock([1])
 
 
-@pytest.mark.parametrize(("harmful", "locks"), [(2, True), (3, False)])
-def test_broken_round_locks_no_harm(contracts: System, harmful: int, locks: bool) -> None:
-    run = open_run(contracts, trainers=5)
-    kinds = [Verdict.HARMFUL] * harmful + [Verdict.MALFORMED] + [0] * (4 - harmful)
+@pytest.mark.parametrize(
+    ("trainers", "harmful", "locks"), [(4, 2, True), (4, 3, False), (5, 2, True), (5, 3, False)]
+)
+def test_broken_round_locks_no_harm(contracts: System, trainers: int, harmful: int, locks: bool) -> None:
+    run = open_run(contracts, trainers=trainers)
+    kinds = [Verdict.HARMFUL] * harmful + [Verdict.MALFORMED] + [0] * (trainers - 1 - harmful)
     run.play(unanimous(run, *kinds))
     run.settle()
     assert run.settlement.round_record(run.id, 0)[2] == harmful
-    run.lock(list(range(5)))
+    run.lock(list(range(trainers)))
     assert [run.penalty(seat).status for seat in range(harmful + 1)] == [int(locks)] * harmful + [1]
 
 
