@@ -44,7 +44,7 @@ def _run(argv: list[str], world: World) -> int:
 
     if not set(argv) - {"--help", "-h"}:
         for name, *_ in COMMANDS:
-            app[name]  # noqa: B018  (imports it, so that the list shows what it does)
+            app[name]
     command, bound, _ = app.parse_args(argv, exit_on_error=False, print_error=False)
     flags = None
     for name, value in bound.arguments.items():

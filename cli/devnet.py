@@ -64,7 +64,9 @@ def devnet(
             )
         funded = [account(seed.encode(), index) for index in range(accounts)]
         files = [] if keys is None else _write_keys(session, keys, funded)
-        chain = Devnet({one.address: balance * COIN for one in funded}, finality=finality)
+        balances: dict[str, int] = {one.address: balance * COIN for one in funded}
+        # Born now, so that every start is another chain, and no journal takes it for the one before.
+        chain = Devnet(balances, genesis_time=int(session.world.clock()), finality=finality)
         with session.world.stopping() as stop:
             try:
                 with chain.serve(host, port, block_time, clock=session.world.clock) as server:

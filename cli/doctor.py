@@ -33,6 +33,9 @@ class Check:
     fix: str = ""
 
 
+Question = Callable[[Session], Iterator[Check]]
+
+
 def doctor(run: int | None = None, /, *, offline: bool = False, flags: ServeFlags = SERVE) -> Answer:
     """Check this machine, the chain, the deployment and, if one is named, a run. Exit code 1 if any check fails.
 
@@ -46,12 +49,18 @@ def doctor(run: int | None = None, /, *, offline: bool = False, flags: ServeFlag
         Leave out everything that needs the network.
     """
     with Session(flags) as session:
-        questions: list[Callable[[Session], Iterator[Check]]] = [_disk, _torch, _keystore, _port]
+        questions: list[tuple[str, Question]] = [
+            ("disk", _disk),
+            ("torch", _torch),
+            ("key file", _keystore),
+            ("port", _port),
+        ]
         if not offline:
-            questions += [_endpoints, _clock, _deployment, _balance, _journal]
+            questions += [("endpoint", _endpoints), ("clock", _clock), ("deployment", _deployment)]
+            questions += [("balance", _balance), ("journal", _journal)]
         if not offline and run is not None:
-            questions += [lambda s: _run_files(s, run), lambda s: _seat(s, run)]
-        checks = [check for question in questions for check in _asked(session, question)]
+            questions += [("run", lambda s: _run_files(s, run)), ("seat", lambda s: _seat(s, run))]
+        checks = [check for name, question in questions for check in _asked(session, name, question)]
     failed = [check for check in checks if not check.ok]
     rows = [("pass" if c.ok else "FAIL", c.name, c.found, "" if c.ok else c.fix) for c in checks]
     document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
@@ -60,13 +69,12 @@ def doctor(run: int | None = None, /, *, offline: bool = False, flags: ServeFlag
     return Answer(document, shown, Exit.REFUSED if failed else Exit.OK)
 
 
-def _asked(session: Session, question: Callable[[Session], Iterator[Check]]) -> list[Check]:
-    """The checks of one question; an error is a failed check."""
+def _asked(session: Session, name: str, question: Question) -> list[Check]:
+    """The checks of one question; an error is a failed check of this name."""
     found: list[Check] = []
     try:
         found.extend(question(session))
     except EarnestError as error:
-        name = getattr(question, "__name__", "").strip("_<>").replace("lambda", "run").replace("_", " ")
         found.append(Check(name, False, error.cause, error.fix))
     return found
 

@@ -36,6 +36,8 @@ class Flags:
 
     yes: Annotated[bool, Hidden] = False
     dry_run: Annotated[bool, Hidden] = False
+    """Both are taken everywhere, so that a script can always give them; they mean something where money moves."""
+
     world: Annotated[World, Parameter(parse=False)] = field(default_factory=World)
 
     def settings(self) -> Settings:
@@ -78,6 +80,8 @@ class AccountFlags(ChainFlags):
 
     keystore: Annotated[Path | None, Parameter(group=ACCOUNT)] = None
     """Key file, or the name of a key of `earnest keys list` (default: the only one there)."""
+
+    password_file: Annotated[Path | None, Parameter(show=False)] = None
 
 
 @Parameter(name="*")

@@ -21,6 +21,8 @@ from earnest.client.logs import CONTROL
 PIPE_WIDTH = 240
 """Columns where the output is no terminal: wide enough that no address is broken."""
 
+EXACT_IN_JSON = 1 << 53
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -41,7 +43,7 @@ def console(stream: TextIO) -> Console:
 def show(answer: Answer, stream: TextIO, *, as_json: bool) -> None:
     """Prints the answer whole and flushes, so that a reader has it even if the command goes on."""
     if as_json:
-        stream.write(json.dumps(answer.document, indent=2, default=_json) + "\n")
+        stream.write(json.dumps(plain(answer.document), indent=2) + "\n")
     else:
         out = console(stream)
         for part in answer.shown:
@@ -100,12 +102,14 @@ def progress(stream: TextIO, what: str) -> Iterator[None]:
         yield
 
 
-def _json(value: Any) -> Any:
-    """What JSON does not know: bytes as 0x-hex, enumerations by name."""
+def plain(value: Any) -> Any:
+    """What JSON can hold: bytes as 0x-hex, enumerations by name, integers that readers would round as text."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if isinstance(value, IntEnum):
         return value.name.lower()
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    return str(value)
+    return str(value) if isinstance(value, int) and abs(value) >= EXACT_IN_JSON else value

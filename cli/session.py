@@ -13,9 +13,10 @@ from eth_utils.address import is_address, to_checksum_address
 
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags
-from earnest.cli.output import Answer, amounts, progress, safe
+from earnest.cli.output import Answer, amounts, plain, progress, safe
 from earnest.client.amounts import format_amount, parse_amount
 from earnest.client.errors import KeystoreError
+from earnest.client.logs import configure_logs
 from earnest.client.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Session:
         self.world = flags.world
         self.settings: Settings = flags.settings()
         self._closing = ExitStack()
+        configure_logs(self.world.stderr, self.world.clock, level="warning")
 
     def __enter__(self) -> Session:
         return self
@@ -344,21 +346,10 @@ def _call_document(step: Step, found: Preview | None) -> dict[str, Any]:
         "purpose": step.purpose,
         "to": step.call.to,
         "function": step.call.function,
-        "args": plain(step.call.args),
+        "args": step.call.args,
         "gas": None if found is None else found.gas,
         "cost_wei": None if found is None else str(found.cost),
     }
-
-
-def plain(value: Any) -> Any:
-    """Call arguments for a document: integers that JSON readers would round become text, bytes become 0x-hex."""
-    if isinstance(value, dict):
-        return {name: plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, bytes):
-        return "0x" + value.hex()
-    return str(value) if isinstance(value, int) and abs(value) >= 1 << 53 else value
 
 
 def _short(value: Any) -> str:

@@ -6,7 +6,7 @@ import re
 
 from earnest.client.errors import EarnestError
 
-AMOUNT = re.compile(r"(\d{1,30})(?:\.(\d+))?")
+AMOUNT = re.compile(r"([0-9]{1,30})(?:\.([0-9]+))?")
 
 
 class AmountError(EarnestError):

@@ -54,6 +54,7 @@ class Node(ABC):
         self.follower = parts.follower
         self.record = parts.follower.record
         self._settler = Settler(self.record, parts.contracts.runs, parts.contracts.settlement, patience)
+        self._told: set[str] = set()
 
     @property
     def seat(self) -> int | None:
@@ -70,13 +71,18 @@ class Node(ABC):
         self.follower.advance(head)
         return head
 
-    @abstractmethod
-    def prepare(self, head: BlockRef) -> None:
-        """The heavy part of what is due at `head`, ahead of `step`; sends nothing, so nodes may do it side by side."""
-
     def step(self) -> int:
         """Does what is due at the newest final block; returns when something is next due (unix seconds)."""
         head = self.observe()
+        self.prepare(head)
+        return self.act_on(head)
+
+    @abstractmethod
+    def prepare(self, head: BlockRef) -> None:
+        """The heavy part of what is due at `head`: sends nothing, so several nodes may do it side by side."""
+
+    def act_on(self, head: BlockRef) -> int:
+        """Sends what is due at `head` and is prepared; returns when something is next due (unix seconds)."""
         self.parts.outbox.resume()
         self.act(head)
         for duty in self._settler.duties(head):
@@ -128,7 +134,8 @@ class Node(ABC):
         except ChainError as error:
             log.warning("not sent", intent=name, cause=error.cause, fix=error.fix)
             return False
-        if receipt is not None:
+        if receipt is not None and name not in self._told:
+            self._told.add(name)
             log.info("sent", intent=name, block=receipt.block_number, gas=receipt.gas_used)
         return receipt is not None
 

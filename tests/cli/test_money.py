@@ -1,0 +1,238 @@
+"""Tokens in and out: what is sent, what only looks, what is refused and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from earnest.client.storage.lease import Lease
+from tests.cli.conftest import ADDRESS, COIN, Place, Result, TestWorld
+
+Cli = Callable[..., Result]
+HALF = 5 * COIN // 10
+
+
+def holdings(place: Place, cli: Cli, role: str) -> dict[str, str]:
+    return cli("stake", "show", *place.acting(role), "--json").document
+
+
+def blocks_with_transactions(place: Place) -> int:
+    """How many of the chain's blocks hold a transaction."""
+    numbers = range(place.devnet.head.header.block_number + 1)
+    return sum(1 for n in numbers if (block := place.devnet.block(n)) is not None and block.transactions)
+
+
+def test_a_deposit_approves_first_and_can_be_taken_out_again(place: Place, cli: Cli) -> None:
+    before = holdings(place, cli, "trainer")
+    deposited = cli("stake", "deposit", "12.5", *place.acting("trainer"), "--json").document
+    assert [t["step"] for t in deposited["transactions"]] == ["approve", "deposit"]
+    assert (deposited["amount"], deposited["amount_wei"]) == ("12.5", "12500000000000000000")
+    after = holdings(place, cli, "trainer")
+    assert int(after["idle_wei"]) - int(before["idle_wei"]) == 125 * COIN // 10
+    assert cli("stake", "withdraw", "0.5", *place.acting("trainer")).code == 0
+    taken = cli("claim", *place.acting("trainer"), "--json").document
+    assert int(taken["amount_wei"]) == int(after["idle_wei"]) - HALF
+    assert holdings(place, cli, "trainer")["held_wei"] == str(
+        int(before["held_wei"]) + int(before["idle_wei"])
+    )
+
+
+def test_the_same_command_again_is_a_new_deposit(place: Place, cli: Cli) -> None:
+    before = int(holdings(place, cli, "validator")["idle_wei"])
+    for _ in range(2):
+        assert cli("stake", "deposit", "3", *place.acting("validator")).code == 0
+    assert int(holdings(place, cli, "validator")["idle_wei"]) == before + 6 * COIN
+
+
+def test_more_than_one_has_is_refused_before_anything_is_sent(place: Place, cli: Cli) -> None:
+    sent = blocks_with_transactions(place)
+    result = cli("stake", "deposit", "1000000", *place.acting("trainer"), "--json")
+    assert result.code == 1
+    assert "1000000 PLAY are needed" in result.error["cause"]
+    assert "earnest token mint" in result.error["fix"]
+    assert blocks_with_transactions(place) == sent
+
+
+def test_a_contracts_refusal_is_told_in_its_own_words(place: Place, cli: Cli) -> None:
+    result = cli("token", "mint", "1", *place.acting("trainer"), "--json")
+    assert result.code == 1
+    assert result.error["code"] == "reverted"
+    assert result.error["reason"] == "token: not the minter"
+    told = cli("token", "mint", "1", *place.acting("trainer"))
+    assert told.out == ""
+    assert "token: not the minter" in told.err
+    assert "fix:" in told.err
+
+
+def test_an_account_without_coins_cannot_send(place: Place, cli: Cli) -> None:
+    assert cli("token", "mint", "1", "--to", ADDRESS["stranger"], *place.acting("sponsor")).code == 0
+    result = cli("stake", "deposit", "1", *place.acting("stranger"), "--json")
+    assert result.code == 1
+    assert result.error["code"] == "out_of_funds"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["stake", "deposit", "1"],
+        ["stake", "bond", "1", "1"],
+        ["run", "join", "1", "--role", "trainer"],
+        ["deploy", "run"],
+    ],
+    ids=" ".join,
+)
+def test_a_dry_run_shows_calls_and_sends_nothing(command: list[str], place: Place, cli: Cli) -> None:
+    sent, nonce = (
+        blocks_with_transactions(place),
+        place.devnet.pending_nonce(bytes.fromhex(ADDRESS["trainer"][2:])),
+    )
+    result = cli(*command, *place.acting("trainer"), "--dry-run", "--json")
+    assert result.code == 0, result
+    document = result.document
+    assert document["dry_run"] is True
+    cost, balance = int(document["cost_wei"]), int(document["balance_wei"])
+    assert 0 < cost == balance - int(document["balance_after_wei"])
+    for call in document.get("calls", []):
+        assert call["function"] and call["args"] and call["to"].startswith("0x")
+    assert blocks_with_transactions(place) == sent
+    assert place.devnet.pending_nonce(bytes.fromhex(ADDRESS["trainer"][2:])) == nonce
+
+
+def test_a_dry_run_needs_no_password(place: Place, cli: Cli) -> None:
+    key = ["--keystore", str(place.key("trainer"))]
+    result = cli("stake", "deposit", "1", *place.reading(), *key, "--dry-run", "--json")
+    assert [call["function"] for call in result.document["calls"]] == ["approve", "deposit"]
+
+
+@pytest.mark.parametrize("amount", ["-1", "1e3", "1,5", "0x10", "", "1.0000000000000000001", "all the money"])
+def test_what_is_no_amount_is_a_usage_error(amount: str, place: Place, cli: Cli) -> None:
+    result = cli("stake", "deposit", *place.acting("trainer"), "--json", "--", amount)
+    assert result.code == 2
+    assert result.error["code"] == "amount"
+
+
+def test_a_wrong_password_is_told_before_anything_is_sent(
+    place: Place, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = blocks_with_transactions(place)
+    monkeypatch.setenv("EARNEST_PASSWORD", "not the password")
+    key = ["--keystore", str(place.key("trainer"))]
+    result = cli("stake", "deposit", "1", *place.reading(), *key, "--json")
+    assert result.code == 4
+    assert result.error["code"] == "wrong_password"
+    assert "not the password" not in result.out + result.err
+    assert blocks_with_transactions(place) == sent
+
+
+def test_without_a_password_nobody_is_asked_where_nobody_is(place: Place, cli: Cli) -> None:
+    key = ["--keystore", str(place.key("trainer"))]
+    result = cli("stake", "deposit", "1", *place.reading(), *key, "--json")
+    assert result.code == 2
+    assert "EARNEST_PASSWORD" in result.error["fix"]
+
+
+def test_somebody_who_is_there_is_asked_for_the_password(place: Place, cli: Cli) -> None:
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return "a good password"
+
+    key = ["--keystore", str(place.key("trainer"))]
+    world = TestWorld(present=True, ask_password=answer)
+    assert cli("stake", "deposit", "1", *place.reading(), *key, world=world).code == 0
+    assert asked == [f"Password of {ADDRESS['trainer']}: "]
+
+
+def test_a_key_in_use_by_a_node_sends_nothing_else(place: Place, cli: Cli) -> None:
+    key = place.key("trainer")
+    with Lease(key.with_name(f"{key.name}.lock"), f"key {key}"):
+        result = cli("stake", "deposit", "1", *place.acting("trainer"), "--json")
+    assert result.code == 5
+    assert result.error["code"] == "journal_locked"
+    assert "in use by another node" in result.error["cause"]
+
+
+def test_a_corrupt_journal_is_an_error_and_stays_as_it_is(place: Place, cli: Cli) -> None:
+    assert cli("stake", "deposit", "1", *place.acting("operator"), "--dry-run").code == 1
+    (journal,) = (place.folder / "data").glob(f"devnet-*/{ADDRESS['validator']}/journal.sqlite")
+    whole = journal.read_bytes()
+    journal.write_bytes(b"nonsense" * 100)
+    try:
+        result = cli("stake", "withdraw", "all", *place.acting("validator"), "--json")
+        assert result.code == 5
+        assert result.error["code"] == "journal_corrupt"
+        assert journal.read_bytes() == b"nonsense" * 100
+    finally:
+        journal.write_bytes(whole)
+
+
+# Networks of value
+
+
+@pytest.fixture(scope="module")
+def valuable(place: Place) -> list[str]:
+    """Flags that make the chain look like a network that is not local: same chain id, other name."""
+    return ["--network", "valuable", "--manifest", str(place.folder / "data/manifests/devnet.json")]
+
+
+@pytest.fixture
+def with_valuable(monkeypatch: pytest.MonkeyPatch) -> None:
+    from earnest.deploy import networks
+
+    described = networks.Network(name="valuable", chain_id=1337, block_time_s=1.0, finality_blocks=0)
+    known = {**networks.networks(), "valuable": described}
+    monkeypatch.setattr(networks, "networks", lambda: known)
+
+
+@pytest.mark.usefixtures("with_valuable")
+def test_where_money_has_value_consent_is_needed(place: Place, valuable: list[str], cli: Cli) -> None:
+    sent = blocks_with_transactions(place)
+    result = cli("stake", "deposit", "1", *place.acting("trainer"), *valuable, "--json")
+    assert result.code == 2
+    assert "--yes" in result.error["fix"]
+    assert "approve(" in result.err
+    assert blocks_with_transactions(place) == sent
+    assert cli("stake", "deposit", "1", *place.acting("trainer"), *valuable, "--yes", "--json").code == 0
+
+
+@pytest.mark.usefixtures("with_valuable")
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2), ("", 2)])
+def test_somebody_who_is_there_is_asked_to_consent(
+    answer: str, code: int, place: Place, valuable: list[str], cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "answer").write_text(answer)
+    with (tmp_path / "answer").open() as stdin:
+        result = cli(
+            "stake",
+            "deposit",
+            "1",
+            *place.acting("trainer"),
+            *valuable,
+            "--json",
+            world=Answering(stdin),
+        )
+    assert result.code == code
+    assert f"Send from {ADDRESS['trainer']} on valuable? [y/N]" in result.err
+
+
+@pytest.mark.usefixtures("with_valuable")
+def test_play_tokens_are_only_made_on_local_chains(place: Place, valuable: list[str], cli: Cli) -> None:
+    result = cli("token", "mint", "1", *place.acting("sponsor"), *valuable, "--yes", "--json")
+    assert result.code == 2
+    assert "not ours to mint" in result.error["cause"]
+
+
+class Answering(TestWorld):
+    """Somebody at the keyboard, who types what a file holds."""
+
+    def __init__(self, keyboard: TextIO) -> None:
+        super().__init__(present=True)
+        object.__setattr__(self, "_keyboard", keyboard)
+
+    @property
+    def stdin(self) -> TextIO:
+        return self._keyboard  # pyright: ignore

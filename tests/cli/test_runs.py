@@ -1,0 +1,289 @@
+"""A run from the command line: opened, joined, shown, left, ended, and what is refused on the way."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from earnest.cli.exits import Exit
+from earnest.client.storage.objects import ObjectStore
+from tests.cli.conftest import ADDRESS, COIN, Place, Result
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def changed(place: Place, tmp_path: Path) -> Callable[[str, str], str]:
+    """Writes the run file with one text put in place of another; gives its path."""
+
+    def change(old: str, new: str) -> str:
+        text = place.run_file.read_text()
+        assert old in text
+        path = tmp_path / "changed.toml"
+        path.write_text(text.replace(old, new))
+        return str(path)
+
+    return change
+
+
+def seats(place: Place, cli: Cli, run: int, role: str) -> list[dict[str, Any]]:
+    return cli("run", "show", str(run), *place.reading(), "--json").document["seats"][role]
+
+
+# Opening
+
+
+def test_the_example_is_a_run_file(cli: Cli, tmp_path: Path) -> None:
+    printed = cli("run", "create", "--example")
+    assert printed.code == 0
+    assert tomllib.loads(printed.out)["recipe"]["task"].endswith(":Shakespeare")
+    assert cli("run", "create", "--example", "--json").document["example"].strip() == printed.out.strip()
+
+
+def test_creating_costs_the_budget_and_makes_the_files_public(place: Place, cli: Cli) -> None:
+    flags = place.acting("sponsor")
+    result = cli("run", "create", str(place.run_file), "--rounds", "2", *flags, "--json")
+    made = result.document
+    assert made["budget"] == "104"
+    assert made["transactions"][-1]["step"] == "create"
+    assert "honest trainers are paid about 40%" in result.err
+    shown = cli("run", "show", str(made["run"]), *place.reading(), "--json").document
+    assert (shown["rounds"], shown["escrow"], shown["sponsor"]) == (2, "104", ADDRESS["sponsor"])
+    assert shown["initial_state"] == made["initial_state"]
+    public = Path(made["uri"]).parent
+    assert (public / shown["initial_state"].removeprefix("0x")).is_file()
+    assert ObjectStore(public).has(bytes.fromhex(made["uri"].rpartition("/")[2]))
+
+
+def test_the_same_file_again_opens_another_run(place: Place, cli: Cli) -> None:
+    runs = [
+        cli("run", "create", str(place.run_file), *place.acting("sponsor"), "--json").document["run"]
+        for _ in range(2)
+    ]
+    assert runs[1] == runs[0] + 1
+
+
+def test_a_dry_run_publishes_nothing(place: Place, changed: Callable[[str, str], str], cli: Cli) -> None:
+    public = place.folder / "data"
+    before = sorted(public.rglob("public/*"))
+    result = cli(
+        "run", "create", changed("steps = 2", "steps = 3"), *place.acting("sponsor"), "--dry-run", "--json"
+    )
+    assert result.code == 0
+    assert [call["step"] for call in result.document["calls"]][-1] == "create"
+    assert sorted(public.rglob("public/*")) == before
+
+
+def test_where_the_files_are_is_what_the_flags_say(place: Place, cli: Cli) -> None:
+    url = ["--serve", "127.0.0.1:0", "--public-url", "https://files.example.org/"]
+    made = cli("run", "create", str(place.run_file), *url, *place.acting("sponsor"), "--json")
+    assert made.document["uri"].startswith("https://files.example.org/")
+    assert "serving" in made.err
+    served = cli("run", "serve", str(made.document["run"]), *url, *place.acting("sponsor"), "--json")
+    assert served.code == 0
+    strangers = cli("run", "serve", str(made.document["run"]), *url, *place.acting("latecomer"), "--json")
+    assert strangers.code == 2
+    assert "does not hold the files" in strangers.error["cause"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("rounds = 4", "rounds = 0", "runs: rounds out of range"),
+        ("rounds = 4", "turns = 4", "turns"),
+        ("trainers = 4", "trainers = 257", "runs: trainer limit out of range"),
+        ("start_in_s = 5_000_000", "start_in_s = 3300", "the time to join asks for 3305"),
+        ("settle_s = 900", "settle_s = 3301", "runs: settle window too long"),
+        ("exit_delay_s = 172800", "exit_delay_s = 60", "runs: exit delay too short"),
+        ('trainer = "100"', "trainer = 0", "runs: zero minimum bond"),
+        ('trainer = "40"', 'trainer = "4O"', "'4O' is not an amount"),
+        ('trainer = "40"', "trainer = 0.1", "pool"),
+        (f'"{ADDRESS["validator"]}"', "", "admits no validator"),
+        (f'"{ADDRESS["validator"]}"', f'"{ADDRESS["validator"]}", "{ADDRESS["validator"].lower()}"', "twice"),
+        (f'"{ADDRESS["validator"]}"', '"0x1234"', "is not an address"),
+        ("steps = 2", "steps = 0", "steps and batch are at least 1"),
+        ("steps = 2", "stops = 2", "unknown key 'stops'"),
+        ("steps = 2", "steps = 40_000", "is too small"),
+        (":Shakespeare", ":Marlowe", "is not a Task"),
+        ("width = 8", "width = 9", "must divide"),
+    ],
+)
+def test_terms_that_no_run_can_have_are_refused_before_anything_is_paid(
+    old: str, new: str, told: str, place: Place, changed: Callable[[str, str], str], cli: Cli
+) -> None:
+    result = cli("run", "create", changed(old, new), *place.acting("sponsor"), "--json")
+    assert result.code == Exit.USAGE
+    assert told in result.error["cause"]
+
+
+def test_windows_shorter_than_twice_the_finality_are_refused(place: Place, cli: Cli) -> None:
+    flags = [*place.acting("sponsor"), "--confirmations", "151", "--dry-run", "--json"]
+    result = cli("run", "create", str(place.run_file), *flags)
+    assert result.code == Exit.USAGE
+    assert "reveal_s is 300, this network's finality asks for 302" in result.error["cause"]
+    assert "score_reveal_s is 300" in result.error["cause"]
+    assert "score_commit_s is" not in result.error["cause"]
+
+
+def test_a_missing_run_file_says_how_to_get_one(cli: Cli) -> None:
+    assert cli("run", "create", "--json").code == Exit.USAGE
+    result = cli("run", "create", "none.toml", "--json")
+    assert result.code == Exit.USAGE
+    assert "none.toml cannot be read" in result.error["cause"]
+
+
+# Taking part
+
+
+def test_trainer_and_validator_join_change_their_seat_and_leave(place: Place, cli: Cli) -> None:
+    made = cli("run", "create", str(place.run_file), *place.acting("sponsor"), "--json").document["run"]
+    run = str(made)
+    url = ["--public-url", "http://trainer.example.org"]
+    joined = cli(
+        "run", "join", run, "--role", "trainer", "--bond", "150", *url, *place.acting("trainer"), "--json"
+    )
+    assert (joined.document["seat"], joined.document["from_round"]) == (0, 0)
+    assert cli("run", "join", run, "--role", "validator", *place.acting("validator")).code == 0
+    (seat,) = seats(place, cli, made, "trainers")
+    assert (seat["account"], seat["stake"], seat["uri"]) == (ADDRESS["trainer"], "150", url[1])
+
+    again = cli("run", "join", run, "--role", "trainer", *place.acting("trainer"), "--json")
+    assert again.error["reason"] == "runs: already seated"
+
+    assert cli("seat", "operator", run, ADDRESS["operator"].lower(), *place.acting("trainer")).code == 0
+    assert cli("seat", "uri", run, "http://new.example.org", *place.acting("trainer")).code == 0
+    assert cli("stake", "bond", run, "0.25", *place.acting("trainer")).code == 0
+    shown = cli("seat", "show", run, *place.acting("trainer"), "--json").document
+    assert (shown["role"], shown["operator"], shown["stake"]) == ("trainer", ADDRESS["operator"], "150.25")
+    (seat,) = seats(place, cli, made, "trainers")
+    assert seat["uri"] == "http://new.example.org"
+
+    assert cli("run", "leave", run, *place.acting("trainer")).code == 0
+    bonds = cli("stake", "show", *place.acting("trainer"), "--json").document["bonds"]
+    (bond,) = [bond for bond in bonds if bond["run"] == made]
+    assert 0 < bond["exit_seconds_left"] <= 172_800
+    assert "day" not in bond["exit"] and "1 d 23 h" in bond["exit"]
+    early = cli("stake", "exit", run, *place.acting("trainer"), "--json")
+    assert early.code == 1
+    assert early.error["code"] == "not_due"
+    place.devnet.travel(place.devnet.now() + 172_800)
+    bonds = cli("stake", "show", *place.acting("trainer"), "--json").document["bonds"]
+    assert next(bond for bond in bonds if bond["run"] == made)["exit"] == "ready: `earnest stake exit`"
+    assert cli("stake", "exit", run, *place.acting("trainer")).code == 0
+    after = cli("stake", "show", *place.acting("trainer"), "--json").document
+    assert made not in [bond["run"] for bond in after["bonds"]]
+    assert int(after["idle_wei"]) >= 15025 * COIN // 100
+
+
+def test_who_is_not_admitted_is_told_before_paying(place: Place, cli: Cli) -> None:
+    result = cli("run", "join", "1", "--role", "validator", *place.acting("latecomer"), "--json")
+    assert result.code == 1
+    assert result.error["code"] == "not_admitted"
+    assert cli("stake", "show", *place.acting("latecomer"), "--json").document["bonds"] == []
+
+
+def test_a_node_without_a_seat_says_how_to_get_one(place: Place, cli: Cli) -> None:
+    result = cli("trainer", "start", "1", *place.acting("latecomer"), "--json")
+    assert result.code == 1
+    assert result.error["code"] == "no_seat"
+    assert "earnest run join 1 --role trainer" in result.error["fix"]
+
+
+def test_a_node_is_started_registered_and_stopped(place: Place, cli: Cli) -> None:
+    made = cli("run", "create", str(place.run_file), *place.acting("sponsor"), "--json").document["run"]
+    run = str(made)
+    assert cli("run", "join", run, "--role", "validator", *place.acting("validator")).code == 0
+    wrong = cli("trainer", "start", run, *place.acting("validator"), "--json")
+    assert wrong.code == Exit.USAGE
+    assert f"earnest validator start {run}" in wrong.error["fix"]
+    url = ["--serve", "127.0.0.1:0", "--public-url", "http://validator.example.org"]
+    node = cli("validator", "start", run, *url, *place.acting("validator"), "--json")
+    assert node.code == 0
+    assert not node.document["finished"]
+    (seat,) = seats(place, cli, made, "validators")
+    assert seat["uri"] == "http://validator.example.org"
+    assert "say where" not in cli("validator", "start", run, *url, *place.acting("validator")).err
+    dry = cli("validator", "start", run, *place.acting("validator"), "--dry-run", "--json")
+    assert dry.code == Exit.USAGE
+
+
+def test_ending_gives_back_what_is_not_played(place: Place, cli: Cli) -> None:
+    made = cli("run", "create", str(place.run_file), *place.acting("sponsor"), "--json").document["run"]
+    refused = cli("run", "end", str(made), *place.acting("trainer"), "--json")
+    assert refused.error["reason"] == "runs: not the sponsor"
+    assert cli("run", "settle", str(made), *place.acting("trainer"), "--json").document["transactions"] == []
+    assert cli("run", "end", str(made), *place.acting("sponsor")).code == 0
+    preview = cli("run", "settle", str(made), *place.acting("trainer"), "--dry-run", "--json").document
+    assert [call["step"] for call in preview["calls"]] == ["refund"]
+    settled = cli("run", "settle", str(made), *place.acting("trainer"), "--json").document
+    assert [step["step"] for step in settled["transactions"]] == ["refund"]
+    shown = cli("run", "show", str(made), *place.reading(), "--json").document
+    assert (shown["rounds"], shown["escrow"]) == (1, "52")
+
+
+# Looking
+
+
+def test_the_time_left_is_told(place: Place, cli: Cli) -> None:
+    document = cli("run", "show", "1", *place.reading(), "--json").document
+    assert document["state"] == "waiting"
+    assert (document["next"]["phase"], document["next"]["round"]) == ("commit", 0)
+    assert document["next"]["seconds_left"] == document["next"]["opens"] - document["time"] > 0
+    told = cli("run", "show", "1", *place.reading()).out
+    assert "next: commit of round 0 in" in told
+    status = cli("status", *place.acting("trainer"), "--json").document
+    assert status["account"] == ADDRESS["trainer"]
+    assert status["runs"][0]["state"] == "waiting"
+    assert "starts in" in status["runs"][0]["now"]
+
+
+def test_a_run_that_is_not_there(place: Place, cli: Cli) -> None:
+    for command in (["run", "show"], ["run", "settle"], ["penalty", "show"]):
+        flags = place.acting("trainer") if command[1] == "settle" else place.reading()
+        result = cli(*command, "999", *flags, "--json")
+        assert result.code == 1
+        assert "no run 999" in result.error["cause"]
+
+
+def test_doctor_finds_everything_in_order_or_says_what_is_not(place: Place, cli: Cli) -> None:
+    result = cli("doctor", "1", *place.acting("latecomer"), "--json")
+    checks = {check["name"]: check for check in result.document["checks"]}
+    assert [name for name, check in checks.items() if not check["ok"]] == ["seat"]
+    assert "earnest run join 1" in checks["seat"]["fix"]
+    assert {
+        "endpoint",
+        "deployment",
+        "clock",
+        "balance",
+        "key file rights",
+        "disk",
+        "journal",
+        "recipe",
+    } < set(checks)
+    key = place.key("latecomer")
+    key.chmod(0o644)
+    try:
+        checks = cli("doctor", "--offline", *place.acting("latecomer"), "--json").document["checks"]
+    finally:
+        key.chmod(0o600)
+    assert [check["name"] for check in checks if not check["ok"]] == ["key file rights"]
+    taken = ["--serve", place.url.removeprefix("http://")]
+    checks = cli("doctor", "--offline", *taken, *place.acting("latecomer"), "--json").document["checks"]
+    assert "port" in [check["name"] for check in checks if not check["ok"]]
+
+
+def test_files_that_are_not_the_runs_are_refused(
+    place: Place, changed: Callable[[str, str], str], cli: Cli
+) -> None:
+    """A sponsor that serves another recipe under the run's URI is found out, by its root already."""
+    path = changed("steps = 2", "steps = 2\nlr = 1e-4")
+    made = cli("run", "create", path, *place.acting("sponsor"), "--json").document
+    bundle = Path(made["uri"])
+    bundle.write_bytes(bundle.read_bytes().replace(b"0.0001", b"0.0002"))
+    result = cli("run", "join", str(made["run"]), "--role", "validator", *place.acting("validator"), "--json")
+    assert result.code == Exit.STORAGE
+    assert result.error["code"] == "unavailable"
