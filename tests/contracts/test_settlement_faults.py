@@ -318,9 +318,10 @@ def test_locks_take_at_most_what_other_locks_left(contracts: System) -> None:
     assert run.settlement.locked(run.id, run.trainers[3]) == 0
 
 
-def test_barred_seat_sits_out_until_its_ceiling_window_ends(contracts: System) -> None:
+@pytest.mark.parametrize("kind", [Verdict.HARMFUL, Verdict.COPIED, Verdict.UNFAITHFUL])
+def test_barred_seat_sits_out_until_its_ceiling_window_ends(contracts: System, kind: int) -> None:
     run = open_run(contracts, ceiling_rounds=3, rounds=5)
-    run.play(unanimous(run, 0, Verdict.COPIED, Verdict.MALFORMED, 0))
+    run.play(unanimous(run, 0, kind, Verdict.MALFORMED, 0))
     run.settle()
     run.lock([1, 2])
     assert contracts.runs.seat_at(run.id, Role.TRAINER, 1, 1).barred_until == 3
