@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from earnest.cli.adversaries import ATTACKS, Forgery
@@ -99,10 +100,11 @@ class Demo:
 
     def play(self, on_round: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Plays the run to its end and calls `on_round` as each round closes; returns the whole result."""
+        torch.set_num_threads(1)  # one thread a node: their number changes the bits of training
         loss = ReportLoss(self.files.task, self.files.bundle.recipe.seed)
         self.bonds.append(self._bonds())
         rounds: list[dict[str, Any]] = []
-        with ThreadPoolExecutor(WORKERS) as pool:
+        with ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             while not all(member.node.finished for member in self.members):
                 due = self._turn(pool)
                 if (report := self._closed_round(len(rounds), loss)) is not None:
@@ -116,7 +118,7 @@ class Demo:
         nodes = [member.node for member in self.members]
         heads = [node.observe() for node in nodes]
         list(pool.map(lambda node, head: node.prepare(head), nodes, heads))
-        return min([node.step() for node in nodes])
+        return min([node.act_on(head) for node, head in zip(nodes, heads, strict=True)])
 
     # What is shown
 

@@ -15,9 +15,10 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.diloco.engine import TrainerMemory, train_round
 from earnest.client.follower import Standing
 from earnest.client.node import Node, NodeParts
+from earnest.client.storage.journal import SavedCommitment
 from earnest.client.tasks.task import Task
 from earnest.protocol.manifest import Manifest, commitment
-from earnest.protocol.merkle import content_root, samples_root
+from earnest.protocol.merkle import samples_root
 from earnest.protocol.verdicts import Role
 
 log = structlog.get_logger()
@@ -31,6 +32,8 @@ class HonestWork:
 
     round: int
     seat: int
+    base_root: bytes
+    sample_ids: tuple[int, ...]
     payload: bytes
     memory: bytes
     tokens: int
@@ -84,17 +87,10 @@ class TrainerNode(Node):
         if not self.record.may_commit(seat, round):
             return
         saved = self.parts.journal.commitment(self.run, round, self.role)
+        if saved is None and round in self._work:
+            saved = self._claim(round, self._work.pop(round))
         if saved is None:
-            if round in self._skipped:
-                return
-            base, samples = self.follower.base(round), self.follower.samples(round)
-            if base is None or samples is None:
-                return
-            if self._prepare(round, seat, base, samples.assigned[seat]) is None:
-                self._skipped.add(round)
-                return
-            saved = self.parts.journal.commitment(self.run, round, self.role)
-            assert saved is not None
+            return
         runs = self.parts.contracts.runs
         self.submit(
             f"commit/{round}",
@@ -114,38 +110,28 @@ class TrainerNode(Node):
             and self.parts.journal.commitment(self.run, round, self.role) is None
         )
 
-    def _prepare(self, round: int, seat: int, base: Standing, ids: tuple[int, ...]) -> Manifest | None:
-        work = self._work.pop(round, None) or self._train(round, seat, base, ids)
-        payload = self._forge(work)
+    def _claim(self, round: int, work: HonestWork) -> SavedCommitment | None:
+        """Writes manifest and salt down, synced, before anything is sent; None if there is nothing to submit."""
+        parts, payload = self.parts, self._forge(work)
+        self._remember(round, work.memory)
         if payload is None:
-            self._remember(round, work.memory)
+            self._skipped.add(round)
             return None
         manifest = Manifest(
             run=self.run,
             round=round,
-            trainer=self.parts.account,
-            base_state=base.root,
-            update=content_root(payload),
-            samples=samples_root(ids),
+            trainer=parts.account,
+            base_state=work.base_root,
+            update=parts.private.put(payload),
+            samples=samples_root(work.sample_ids),
             trace=ZERO,
             steps=work.steps,
             tokens=work.tokens,
             size=len(payload),
         )
-        salt, parts = self.parts.salt(), self.parts
-        digest = commitment(
-            parts.chain.chain_id,
-            parts.contracts.runs.address,
-            self.run,
-            round,
-            parts.account,
-            manifest.hash(),
-            salt,
-        )
-        parts.private.put(payload)
-        self._remember(round, work.memory)
-        parts.journal.save_commitment(self.run, round, self.role, digest, salt, manifest=manifest)
-        return manifest
+        salt, runs = parts.salt(), parts.contracts.runs.address
+        digest = commitment(parts.chain.chain_id, runs, self.run, round, parts.account, manifest.hash(), salt)
+        return parts.journal.save_commitment(self.run, round, self.role, digest, salt, manifest=manifest)
 
     def _train(self, round: int, seat: int, base: Standing, ids: tuple[int, ...]) -> HonestWork:
         recipe = self.follower.recipe
@@ -154,7 +140,16 @@ class TrainerNode(Node):
         encoded = self.follower.codec.encode(local.pseudo_gradient, memory.residual)
         memory.residual = encoded.residual
         log.info("trained", round=round, seat=seat, loss=local.losses[-1], bytes=len(encoded.payload))
-        return HonestWork(round, seat, encoded.payload, memory.to_bytes(), local.tokens, local.steps)
+        return HonestWork(
+            round=round,
+            seat=seat,
+            base_root=base.root,
+            sample_ids=ids,
+            payload=encoded.payload,
+            memory=memory.to_bytes(),
+            tokens=local.tokens,
+            steps=local.steps,
+        )
 
     def _memory(self, round: int) -> TrainerMemory:
         root = self.parts.journal.get(f"{self.run}/memory/{round - 1}")

@@ -48,7 +48,7 @@ class ValidatorNode(Node):
         """Judges the round whose scores are due, without touching the chain."""
         for round in self._rounds(head):
             if self.follower.schedule.score_commit(round).contains(head.time) and self.seat is not None:
-                self._report(round)
+                self._write_report(round)
 
     def act(self, head: BlockRef) -> None:
         seat = self.seat
@@ -112,20 +112,17 @@ class ValidatorNode(Node):
 
     # Judging
 
-    def _report(self, round: int) -> Report | None:
-        """This node's report of the round; None while its inputs are not all there."""
-        if round not in self._reports:
-            newest, base = self.follower.newest(round), self.follower.base(round)
-            if newest is None or base is None:
-                return None
-            if round == self.record.planned_rounds:
-                self._reports[round] = Report(base.root, newest.root, bytes(32), ())
-                return self._reports[round]
-            inputs = self._inputs(round, base, newest)
-            if inputs is None:
-                return None
+    def _write_report(self, round: int) -> None:
+        """Judges the round unless that is done, or its inputs are not all there yet."""
+        if round in self._reports or self.parts.journal.commitment(self.run, round, self.role):
+            return
+        newest, base = self.follower.newest(round), self.follower.base(round)
+        if newest is None or base is None:
+            return
+        if round == self.record.planned_rounds:
+            self._reports[round] = Report(base.root, newest.root, bytes(32), ())
+        elif (inputs := self._inputs(round, base, newest)) is not None:
             self._reports[round] = self._judge(inputs)
-        return self._reports[round]
 
     def _judge(self, inputs: RoundInputs) -> Report:
         """Judges, and abstains from every seat if this machine fails: that is no verdict on anybody."""
@@ -212,10 +209,9 @@ class ValidatorNode(Node):
             return
         saved = journal.commitment(self.run, round, self.role)
         if saved is None:
-            report = self._report(round)
-            if report is None:
+            if round not in self._reports:
                 return
-            report, salt = self._lie(report), self.parts.salt()
+            report, salt = self._lie(self._reports[round]), self.parts.salt()
             digest = report_commitment(
                 self.parts.chain.chain_id,
                 runs.address,
