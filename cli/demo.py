@@ -46,7 +46,8 @@ from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.run import RunParams
 from earnest.protocol.verdicts import Role, Verdict
 from earnest.validator.gain import Meter
-from earnest.validator.node import ValidatorNode
+from earnest.validator.judge import judge_round
+from earnest.validator.node import Judge, ValidatorNode
 
 TOKEN = 10**18
 TRAINER_BOND = 100 * TOKEN
@@ -219,7 +220,7 @@ def _verdict(verdict: int | None) -> str:
 
 
 @contextmanager
-def set_up(options: DemoOptions) -> Iterator[Demo]:
+def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
     """Deploys, opens a run, and gives every member a bond, a seat, a folder and an HTTP server."""
     folder = _fresh(options.output / "nodes")
     seed = hashlib.sha256(b"earnest demo" + options.seed.to_bytes(8, "big")).digest()
@@ -253,7 +254,7 @@ def set_up(options: DemoOptions) -> Iterator[Demo]:
         _, files = parties["sponsor"].follow(run, bytes)
         for name in names[1:]:
             _take_seat(parties[name], run, _role(name), files)
-        members = [_member(options, seed, name, parties[name], run) for name in names[1:]]
+        members = [_member(options, seed, name, parties[name], run, judge) for name in names[1:]]
         yield Demo(options, devnet, deployment, parties["sponsor"], run, files, members)
 
 
@@ -336,14 +337,15 @@ def _take_seat(party: Party, run: int, role: Role, files: RunFiles) -> None:
     party.do(steps, f"{run}/join")
 
 
-def _member(options: DemoOptions, seed: bytes, name: str, party: Party, run: int) -> Member:
+def _member(options: DemoOptions, seed: bytes, name: str, party: Party, run: int, judge: Judge) -> Member:
     """The node of one seat. The last trainer attacks, the last validator lies, where the options say so."""
     parts, files = party.follow(run, _salts(seed, name))
     role, task = _role(name), files.task
     if role is Role.VALIDATOR:
         position = int(name.rpartition("-")[2])
         lies = options.lying_validator and position == options.validators - 1
-        node: Node = ValidatorNode(parts, task, patience=60 * position, lie=Liar() if lies else None)
+        lie = Liar() if lies else None
+        node: Node = ValidatorNode(parts, task, patience=60 * position, lie=lie, judge=judge)
         return Member(name, role, not lies, party, node)
     attacks = options.attack != "none" and name == f"trainer-{options.trainers - 1}"
     forge = Attacker(options.attack, parts.follower, _generator(seed, name)) if attacks else None

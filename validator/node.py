@@ -18,7 +18,7 @@ from earnest.client.node import Node, NodeParts
 from earnest.client.tasks.task import Task
 from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.verdicts import Role, Verdict
-from earnest.validator.judge import Memory, Missing, RoundInputs, Submission, judge_round
+from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.payload import Refusal, check_payload
 from earnest.validator.report import abstention, build_report
 from earnest.validator.similarity import MEMORY_ROUNDS, Position, Published, original_of
@@ -27,6 +27,8 @@ log = structlog.get_logger()
 
 Lie = Callable[[Report], Report]
 """Turns an honest report into the one to submit: the identity for honest validators; the demo's liar has another."""
+
+Judge = Callable[[RoundInputs], Judgement]
 
 SEED_BLOCKS = 3
 """A seed can be stored from this many blocks after its request on (Protocol section 6)."""
@@ -37,8 +39,17 @@ class ValidatorNode(Node):
 
     role = Role.VALIDATOR
 
-    def __init__(self, parts: NodeParts, task: Task, *, patience: int = 0, lie: Lie | None = None) -> None:
+    def __init__(
+        self,
+        parts: NodeParts,
+        task: Task,
+        *,
+        patience: int = 0,
+        lie: Lie | None = None,
+        judge: Judge = judge_round,
+    ) -> None:
         super().__init__(parts, patience)
+        self._judge_round = judge
         self._task = task
         self._lie = lie or (lambda report: report)
         self._memory: tuple[int, Memory] = (-1, Memory())
@@ -127,7 +138,7 @@ class ValidatorNode(Node):
     def _judge(self, inputs: RoundInputs) -> Report:
         """Judges, and abstains from every seat if this machine fails: that is no verdict on anybody."""
         try:
-            judged = judge_round(inputs)
+            judged = self._judge_round(inputs)
             evidence = self.parts.store.put(judged.evidence)
             self._remember(inputs.round, judged.memory)
         except (MemoryError, OSError, StorageError) as error:
