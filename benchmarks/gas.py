@@ -34,7 +34,7 @@ WEI = 10**30
 MAX_FEE = 10**12
 BYTECODE_LIMIT = 24_576
 SIZES = ("64x8", "256x16")
-PEERS = "peers pay 232 k to 611 k a worker-round (Gensyn, Prime Intellect, 0G; measured the same way)"
+PEERS = "peers pay 232 k to 611 k a worker-round (Gensyn, Prime Intellect, 0G: receipts of their contracts on anvil)"
 
 
 class Embedded(Evm):
