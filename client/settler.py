@@ -12,8 +12,9 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Call, Runs, Settlement
 from earnest.client.record import RunRecord
 from earnest.protocol.consensus import hint_words
+from earnest.protocol.penalties import broken_round
 from earnest.protocol.schedule import Schedule
-from earnest.protocol.verdicts import Role
+from earnest.protocol.verdicts import Role, Verdict
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,7 @@ class Settler:
                 lambda at: not self._settlement.validators_paid(run, round, at=at),
                 deadline,
             )
-        terms = record.params.penalty_terms()
-        guilty = [
-            seat
-            for seat, verdict in enumerate(settled.verdicts)
-            if terms.bps(verdict) and self._unlocked(round, seat, head)
-        ]
+        guilty = [seat for seat in self._guilty(round) if self._unlocked(round, seat, head)]
         if guilty:
             yield Duty(
                 f"lock/{round}",
@@ -141,6 +137,17 @@ class Settler:
                 lambda at: any(self._unlocked(round, seat, at) for seat in guilty),
                 deadline,
             )
+
+    def _guilty(self, round: int) -> list[int]:
+        """Seats whose verdict costs bond; in a broken round verdict 4 costs nothing (Protocol section 9)."""
+        record = self._record
+        terms, verdicts = record.params.penalty_terms(), record.settled(round).verdicts
+        broken = broken_round(verdicts.count(Verdict.HARMFUL), len(record.round(round).manifests))
+        return [
+            seat
+            for seat, verdict in enumerate(verdicts)
+            if terms.bps(verdict) and not (broken and verdict == Verdict.HARMFUL)
+        ]
 
     def _unlocked(self, round: int, seat: int, at: BlockRef) -> bool:
         penalty = self._settlement.penalty_id(self._record.run, round, seat, at=at)
