@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
     from cyclopts.exceptions import CycloptsError
 
     from earnest.cli.exits import Exit, UsageError, exit_code
-    from earnest.client.errors import EarnestError
+    from earnest.client.errors import EarnestError, StorageError
 
     given = list(sys.argv[1:] if argv is None else argv)
     world = World() if world is None else world
@@ -32,9 +33,14 @@ def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
             UsageError("interrupted", "run the same command again, it goes on where it stopped"), given, world
         )
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # whoever read stdout has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
+    except OSError as error:
+        where = error.filename or "the machine"
+        told = StorageError(f"{where}: {error.strerror or error}", "check that it exists, may be written, has room")
+        _report(told, given, world)
+        return Exit.STORAGE
 
 
 def _run(argv: list[str], world: World) -> int:

@@ -9,8 +9,7 @@ from earnest.cli.app import make_group
 from earnest.cli.exits import Exit, UsageError
 from earnest.cli.flags import AccountFlags, ChainFlags, SendFlags
 from earnest.cli.output import Answer, table
-from earnest.cli.session import COIN_DECIMALS, Session
-from earnest.client.amounts import format_amount
+from earnest.cli.session import Session, coins
 from earnest.client.storage.journal import Journal
 from earnest.deploy.manifest import load_manifest
 from earnest.deploy.plan import SINK, Plan, make_plan
@@ -184,12 +183,11 @@ def _planned(session: Session, made: Plan) -> Answer:
         ],
     }
     rows = [(step.name, step.address, step.nonce, step.gas) for step in made.steps]
-    coins = format_amount(cost, COIN_DECIMALS)
     return Answer(
         document,
         [
             table(f"Plan of {made.deployer}", ("contract", "address", "nonce", "gas at most"), rows),
             f"token {made.token}, sink {made.sink}",
-            f"at most {made.gas:,} gas, {coins} coins; nothing was sent",
+            f"at most {made.gas:,} gas, {coins(cost)}; nothing was sent",
         ],
     )

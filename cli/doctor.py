@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from earnest.cli.exits import Exit
-from earnest.cli.flags import ServeFlags
+from earnest.cli.flags import RunNumber, ServeFlags
 from earnest.cli.output import Answer, table
-from earnest.cli.session import COIN_DECIMALS, Session
-from earnest.client.amounts import format_amount
+from earnest.cli.session import Session, coins
 from earnest.client.errors import EarnestError, JournalLocked
 
 SERVE = ServeFlags()
@@ -36,7 +35,7 @@ class Check:
 Question = Callable[[Session], Iterator[Check]]
 
 
-def doctor(run: int | None = None, /, *, offline: bool = False, flags: ServeFlags = SERVE) -> Answer:
+def doctor(run: RunNumber | None = None, /, *, offline: bool = False, flags: ServeFlags = SERVE) -> Answer:
     """Check this machine, the chain, the deployment and, if one is named, a run. Exit code 1 if any check fails.
 
     Example: earnest doctor 1
@@ -167,9 +166,9 @@ def _deployment(session: Session) -> Iterator[Check]:
 
 
 def _balance(session: Session) -> Iterator[Check]:
-    coins = session.chain.balance(session.account, session.at)
-    found = f"{format_amount(coins, COIN_DECIMALS)} coins for gas"
-    yield Check("balance", coins > 0, found, f"send {session.account} some of the chain's coin")
+    held = session.chain.balance(session.account, session.at)
+    found = f"{coins(held)} for gas"
+    yield Check("balance", held > 0, found, f"send {session.account} some of the chain's coin")
     contracts = session.contracts
     held = contracts.token.balance_of(session.account, at=session.at)
     idle = contracts.vault.idle(session.account, at=session.at)

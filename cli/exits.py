@@ -42,6 +42,7 @@ MEANINGS = {
 
 USAGE_ERRORS = frozenset(
     {
+        "AddressError",
         "AmountError",
         "ManifestError",
         "NetworkError",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 
 from earnest.cli.world import World
 from earnest.client.settings import Settings
+from earnest.protocol.constants import MAX_TRAINERS
 
 OUTPUT = Group("Output", sort_key=50)
 CHAIN = Group("Chain", sort_key=40)
@@ -123,6 +125,5 @@ class NodeFlags(ServeFlags):
     """A line of text or of JSON per event (default: text)."""
 
 
-def flags_of(arguments: dict[str, Any]) -> Flags | None:
-    """The flags among a command's arguments."""
-    return next((value for value in arguments.values() if isinstance(value, Flags)), None)
+RunNumber = Annotated[int, Parameter(validator=Number(gte=1, lt=1 << 64))]
+SeatNumber = Annotated[int, Parameter(validator=Number(gte=0, lt=MAX_TRAINERS))]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
-from earnest.cli.flags import NodeFlags
+from earnest.cli.flags import NodeFlags, RunNumber
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
 from earnest.client.participation import held_seat, uri_steps
@@ -27,7 +27,7 @@ NODE = NodeFlags()
 
 @trainer.command(name="start")
 def start_trainer(
-    run: int,
+    run: RunNumber,
     /,
     *,
     owner: str | None = None,
@@ -62,7 +62,7 @@ def start_trainer(
 
 @validator.command(name="start")
 def start_validator(
-    run: int,
+    run: RunNumber,
     /,
     *,
     owner: str | None = None,

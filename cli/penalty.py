@@ -6,9 +6,10 @@ from typing import Any
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
-from earnest.cli.flags import ChainFlags, SendFlags
+from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table
 from earnest.cli.session import Session
+from earnest.client.amounts import brief
 from earnest.client.participation import contest_steps
 from earnest.protocol.verdicts import Verdict
 
@@ -17,7 +18,7 @@ SEND, CHAIN = SendFlags(), ChainFlags()
 
 
 @app.command
-def show(run: int, /, *, account: str | None = None, flags: ChainFlags = CHAIN) -> Answer:
+def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = CHAIN) -> Answer:
     """Show the penalties of a run: on whom, for what, how the validators stand, and how long it can be contested.
 
     Example: earnest penalty show 1
@@ -40,7 +41,7 @@ def show(run: int, /, *, account: str | None = None, flags: ChainFlags = CHAIN) 
                 one["round"],
                 one["verdict"],
                 one["status"],
-                one["amount"],
+                brief(one["amount"]),
                 one["upheld"],
                 one["contest"],
             )

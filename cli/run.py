@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
-from earnest.cli.flags import AccountFlags, ChainFlags, SendFlags, ServeFlags
+from earnest.cli.flags import ChainFlags, RunNumber, SeatNumber, SendFlags, ServeFlags
 from earnest.cli.output import Answer, progress
 from earnest.cli.output import show as show_answer
 from earnest.cli.run_view import run_answer
@@ -28,7 +29,7 @@ from earnest.client.participation import (
     refund_steps,
     sync_steps,
 )
-from earnest.client.run_file import PAID_SHARE, RunFile, RunFileError, check_params, remarks
+from earnest.client.run_file import PAID_SHARE, RunFile, check_params, remarks
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
 from earnest.protocol.verdicts import Role
@@ -37,9 +38,8 @@ if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt
 
 app = make_group("run")
-CHAIN, SEND, SERVE, ACCOUNT = ChainFlags(), SendFlags(), ServeFlags(), AccountFlags()
+CHAIN, SEND, SERVE = ChainFlags(), SendFlags(), ServeFlags()
 RoleName = Literal["trainer", "validator"]
-MAX_URI_BYTES = 256
 
 
 @app.command
@@ -103,8 +103,6 @@ def _create(session: Session, run_file: RunFile) -> Answer:
     store = ObjectStore("memory:///" if session.flags.dry_run else session.public_folder)
     root = publish(store, recipe, admission, initial)
     uri = f"{_files_url(session)}/{root.hex()}"
-    if len(uri.encode()) > MAX_URI_BYTES:
-        raise RunFileError(f"the run's URI has more than {MAX_URI_BYTES} bytes", "use a shorter --public-url")
     for remark in remarks(params, recipe):
         session.notice(remark)
     session.notice(f"The budget is {session.tokens(params.budget)}.")
@@ -115,6 +113,7 @@ def _create(session: Session, run_file: RunFile) -> Answer:
         "initial_state": params.initial_state,
         "start": params.start,
         "rounds": params.rounds,
+        "params": asdict(params),
         **session.amounts("budget", params.budget),
         **session.amounts("expected_trainer_pay", int(params.trainer_pool * params.rounds * PAID_SHARE)),
     }
@@ -148,7 +147,7 @@ def _files_url(session: Session) -> str:
 
 
 @app.command
-def serve(run: int, /, *, flags: ServeFlags = SERVE) -> None:
+def serve(run: RunNumber, /, *, flags: ServeFlags = SERVE) -> None:
     """Serve the files of a run that you opened, over HTTP, until stopped. Needs no password.
 
     Example: earnest run serve 1 --serve 0.0.0.0:9000
@@ -185,7 +184,7 @@ def _serve(session: Session, folder: Path) -> None:
 
 
 @app.command
-def show(run: int, /, *, flags: ChainFlags = CHAIN) -> Answer:
+def show(run: RunNumber, /, *, flags: ChainFlags = CHAIN) -> Answer:
     """Show a run: its terms, what is open now and for how long, its seats, and every round so far.
 
     Example: earnest run show 1
@@ -200,7 +199,7 @@ def show(run: int, /, *, flags: ChainFlags = CHAIN) -> Answer:
 
 
 @app.command
-def end(run: int, /, *, flags: SendFlags = SEND) -> Answer:
+def end(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
     """End your run: this round and the next are still played, the rounds after that are refunded.
 
     Example: earnest run end 1
@@ -218,13 +217,13 @@ def end(run: int, /, *, flags: SendFlags = SEND) -> Answer:
 
 @app.command
 def join(
-    run: int,
+    run: RunNumber,
     /,
     *,
     role: RoleName,
     bond: str | None = None,
     operator: str | None = None,
-    take: int | None = None,
+    take: SeatNumber | None = None,
     flags: ServeFlags = SERVE,
 ) -> Answer:
     """Take a seat: deposits and bonds what is missing, then joins. Counts from the next round on.
@@ -296,7 +295,7 @@ def _taken(session: Session, receipts: Sequence[Receipt]) -> dict[str, Any]:
 
 
 @app.command
-def leave(run: int, /, *, flags: SendFlags = SEND) -> Answer:
+def leave(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
     """Give your seat up: starts the bond's exit and tells the run. Counts from the next round on.
 
     Once the exit delay is over, `earnest stake exit` takes the bond back.
@@ -318,7 +317,12 @@ def leave(run: int, /, *, flags: SendFlags = SEND) -> Answer:
 
 @app.command
 def sync(
-    run: int, /, *, role: RoleName | None = None, seat: int | None = None, flags: SendFlags = SEND
+    run: RunNumber,
+    /,
+    *,
+    role: RoleName | None = None,
+    seat: SeatNumber | None = None,
+    flags: SendFlags = SEND,
 ) -> Answer:
     """Have the run read a seat's bond from the vault, your own seat's unless another is named.
 
@@ -351,7 +355,7 @@ def sync(
 
 
 @app.command
-def settle(run: int, /, *, flags: SendFlags = SEND) -> Answer:
+def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
     """Settle whatever is due: rounds, pay, charges, penalties, and the sponsor's refund. Anyone may, for the gas.
 
     Example: earnest run settle 1

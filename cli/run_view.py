@@ -8,6 +8,7 @@ from rich.console import RenderableType
 
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
+from earnest.client.amounts import brief
 from earnest.client.phases import Phase, next_phase, open_phases, run_state
 from earnest.client.record import RunRecord
 from earnest.protocol.constants import MAX_ROUNDS
@@ -137,7 +138,7 @@ def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
     given = document["terms"]
     shown: list[RenderableType] = [
         f"Run {document['run']}: {document['state']}, round {document['round']} of {document['rounds']}",
-        f"  sponsor {document['sponsor']}, {document['escrow']} {session.symbol} in escrow",
+        f"  sponsor {document['sponsor']}, {brief(document['escrow'])} {session.symbol} in escrow",
         f"  files {document['uri']}",
         f"  starts {when(given['start'])}, a round takes {countdown(given['period_s'])}",
         f"  pays at most {given['trainer_pool']} to trainers and {given['validator_pool']} to validators a round;"
@@ -156,12 +157,15 @@ def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
     if document["final_state"] is not None:
         shown.append(f"  final state {document['final_state'].hex()}")
     for role, held in document["seats"].items():
-        rows = [(s["seat"], s["account"], s["operator"], s["stake"], s["from_round"], s["uri"]) for s in held]
+        rows = [
+            (s["seat"], s["account"], s["operator"], brief(s["stake"]), s["from_round"], s["uri"])
+            for s in held
+        ]
         headings = ("seat", "account", "operator", f"stake ({session.symbol})", "from round", "objects at")
         shown.append(table(role.capitalize(), headings, rows) if rows else f"No {role} yet.")
     for played in document["history"]:
         rows = [
-            (t["seat"], t["verdict"], f"{t['weight']:.3f}", t["pay"], t["account"])
+            (t["seat"], t["verdict"], f"{t['weight']:.3f}", brief(t["pay"]), t["account"])
             for t in played["trainers"]
         ]
         outcome = "void" if played["void"] else f"{len(played['reports'])} reports"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from earnest.cli.app import make_group
-from earnest.cli.flags import AccountFlags, SendFlags
+from earnest.cli.flags import AccountFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
 from earnest.client.participation import held_seat, operator_steps, uri_steps
@@ -13,7 +13,7 @@ SEND, ACCOUNT = SendFlags(), AccountFlags()
 
 
 @app.command
-def operator(run: int, address: str, /, *, flags: SendFlags = SEND) -> Answer:
+def operator(run: RunNumber, address: str, /, *, flags: SendFlags = SEND) -> Answer:
     """Let another key commit, reveal and report for your seat, from the next round on. Bond and pay stay yours.
 
     Example: earnest seat operator 1 0x000000000000000000000000000000000000dEaD
@@ -34,7 +34,7 @@ def operator(run: int, address: str, /, *, flags: SendFlags = SEND) -> Answer:
 
 
 @app.command
-def uri(run: int, url: str, /, *, owner: str | None = None, flags: SendFlags = SEND) -> Answer:
+def uri(run: RunNumber, url: str, /, *, owner: str | None = None, flags: SendFlags = SEND) -> Answer:
     """Say where your seat's objects are from now on. A node does this by itself when it starts.
 
     Example: earnest seat uri 1 https://objects.example.org
@@ -56,7 +56,7 @@ def uri(run: int, url: str, /, *, owner: str | None = None, flags: SendFlags = S
 
 
 @app.command
-def show(run: int, /, *, owner: str | None = None, flags: AccountFlags = ACCOUNT) -> Answer:
+def show(run: RunNumber, /, *, owner: str | None = None, flags: AccountFlags = ACCOUNT) -> Answer:
     """Show a seat as it will count in the next round.
 
     Example: earnest seat show 1

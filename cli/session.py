@@ -9,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eth_utils.address import is_address, to_checksum_address
-
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, amounts, plain, progress, safe
-from earnest.client.amounts import format_amount, parse_amount
+from earnest.client.addresses import checked_address
+from earnest.client.amounts import brief, format_amount, parse_amount
 from earnest.client.errors import KeystoreError
 from earnest.client.logs import configure_logs
 from earnest.client.settings import Settings
@@ -142,7 +141,8 @@ class Session:
         return parse_amount(text, self.decimals)
 
     def tokens(self, wei: int) -> str:
-        return f"{format_amount(wei, self.decimals)} {self.symbol}"
+        """An amount for people."""
+        return f"{brief(format_amount(wei, self.decimals))} {self.symbol}"
 
     def amounts(self, name: str, wei: int) -> dict[str, str]:
         return amounts(name, wei, self.decimals)
@@ -171,12 +171,8 @@ class Session:
         return keystore_address(self.keystore)
 
     def address(self, given: str | None) -> str:
-        """An address of the command line, checksummed; the account's own if none is given. Raises UsageError."""
-        if given is None:
-            return self.account
-        if not is_address(given):
-            raise UsageError(f"{given!r} is not an address", "write 0x and 40 hex digits, as copied")
-        return to_checksum_address(given)
+        """An address of the command line, checksummed; the account's own if none is given. Raises AddressError."""
+        return self.account if given is None else checked_address(given)
 
     def password(self, prompt: str) -> str:
         """From the settings, else asked for. Raises UsageError where nobody can be asked."""
@@ -314,7 +310,7 @@ class Session:
             "balance_wei": str(balance),
             "balance_after_wei": str(balance - cost),
         }
-        after = f"balance {_coins(balance)}, at least {_coins(balance - cost)} after; nothing was sent"
+        after = f"balance {coins(balance)}, at least {coins(balance - cost)} after; nothing was sent"
         return Answer(whole, [*self._plan_lines(plan), after])
 
     def _plan_lines(self, plan: Sequence[tuple[Step, Preview | None]]) -> list[str]:
@@ -324,7 +320,7 @@ class Session:
             lines.append(f"{step.purpose}: {step.call.function}({arguments}) to {step.call.to}")
             cost = "gas is known once the step before is mined"
             if found is not None:
-                cost = f"at most {found.gas:,} gas, {_coins(found.cost)}"
+                cost = f"at most {found.gas:,} gas, {coins(found.cost)}"
             lines.append(f"  {cost}")
         return lines
 
@@ -357,5 +353,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _coins(wei: int) -> str:
-    return f"{format_amount(wei, COIN_DECIMALS)} coins"
+def coins(wei: int) -> str:
+    """An amount of the chain's own coin for people, to a billionth."""
+    return f"{brief(format_amount(wei, COIN_DECIMALS), 9)} coins"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from earnest.cli.app import make_group
-from earnest.cli.flags import AccountFlags, SendFlags
+from earnest.cli.flags import AccountFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
+from earnest.client.amounts import brief
 from earnest.client.participation import bond_steps, deposit_steps, exit_steps, withdraw_steps
 
 app = make_group("stake")
@@ -56,7 +59,7 @@ def take_out(session: Session, wei: int | None, action: str) -> Answer:
 
 
 @app.command
-def bond(run: int, amount: str, /, *, flags: SendFlags = SEND) -> Answer:
+def bond(run: RunNumber, amount: str, /, *, flags: SendFlags = SEND) -> Answer:
     """Add tokens to your bond for one run, from idle balance and, where that is too small, from your account.
 
     With a seat it counts from the next round on. `earnest run join` puts up the least bond by itself.
@@ -79,7 +82,7 @@ def bond(run: int, amount: str, /, *, flags: SendFlags = SEND) -> Answer:
 
 
 @app.command(name="exit")
-def exit_(run: int, /, *, flags: SendFlags = SEND) -> Answer:
+def exit_(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
     """Start to take a bond out of a run; once the run's exit delay is over, the same command takes it back.
 
     The bond stays slashable until then, and the seat earns nothing from the next round on.
@@ -126,7 +129,7 @@ def show(*, flags: AccountFlags = ACCOUNT, account: str | None = None) -> Answer
             **session.amounts("idle", idle),
             "bonds": bonds,
         }
-        rows = [(b["run"], b["bond"], b["locked"], b["exit"]) for b in bonds]
+        rows = [(b["run"], brief(b["bond"]), brief(b["locked"]), b["exit"]) for b in bonds]
         return Answer(
             document,
             [
@@ -138,7 +141,7 @@ def show(*, flags: AccountFlags = ACCOUNT, account: str | None = None) -> Answer
         )
 
 
-def _bond(session: Session, run: int, account: str) -> dict[str, object] | None:
+def _bond(session: Session, run: int, account: str) -> dict[str, Any] | None:
     contracts, at = session.contracts, session.at
     manager = contracts.settlement.address
     bond = contracts.vault.bond_of(manager, run, account, at=at)

@@ -7,6 +7,7 @@ from typing import Any
 from earnest.cli.flags import AccountFlags
 from earnest.cli.output import Answer, countdown, table
 from earnest.cli.session import Session
+from earnest.client.amounts import brief
 
 ACCOUNT = AccountFlags()
 
@@ -55,7 +56,7 @@ def status(*, account: str | None = None, flags: AccountFlags = ACCOUNT) -> Answ
             document |= {**session.amounts("held", held), **session.amounts("idle", idle)}
             shown.append(f"{who}: {session.tokens(held)} held, {session.tokens(idle)} idle in the vault")
         rows = [
-            (r["run"], r["state"], f"{r['round']} of {r['rounds']}", r["now"], r["seat"], r["bond"])
+            (r["run"], r["state"], f"{r['round']} of {r['rounds']}", r["now"], r["seat"], brief(r["bond"]))
             for r in runs
         ]
         shown.append(

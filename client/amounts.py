@@ -32,3 +32,10 @@ def format_amount(wei: int, decimals: int) -> str:
     whole, fraction = divmod(wei, 10**decimals)
     digits = str(fraction).rjust(decimals, "0").rstrip("0") if fraction else ""
     return f"{sign}{whole}.{digits}" if digits else f"{sign}{whole}"
+
+
+def brief(amount: str, places: int = 4) -> str:
+    """A formatted amount cut to `places` decimals, for people; never more than there is."""
+    whole, point, digits = amount.partition(".")
+    kept = digits[:places].rstrip("0")
+    return f"{whole}{point}{kept}" if kept else whole

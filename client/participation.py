@@ -17,6 +17,8 @@ from earnest.protocol.merkle import admission_proof
 from earnest.protocol.run import RunParams
 from earnest.protocol.verdicts import Role
 
+MAX_URI_BYTES = 256
+
 
 class NotAdmittedError(EarnestError):
     """The account is not on the run's admission list."""
@@ -70,6 +72,15 @@ def deposit_steps(contracts: Contracts, account: str, amount: int, at: BlockRef)
     return [*steps, Step("deposit", "deposit into the vault", contracts.vault.deposit(amount))]
 
 
+def checked_uri(uri: str) -> str:
+    """A URI that the contract takes. Raises EarnestError for a longer one."""
+    if len(uri.encode()) > MAX_URI_BYTES:
+        raise EarnestError(
+            f"a URI has at most {MAX_URI_BYTES} bytes, this one {len(uri.encode())}", "shorten it"
+        )
+    return uri
+
+
 def topped_up(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[Step]:
     """The deposit that is missing for an idle balance of `amount` wei; none when there is enough."""
     missing = amount - contracts.vault.idle(account, at=at)
@@ -83,7 +94,7 @@ def fund_steps(contracts: Contracts, sponsor: str, params: RunParams, uri: str, 
     if contracts.vault.allowance(sponsor, contracts.settlement.address, at=at) != budget:
         allow = contracts.vault.allow(contracts.settlement.address, budget)
         steps.append(Step("allow", "let the run take its budget", allow))
-    return [*steps, Step("create", "open the run", contracts.runs.create_run(params, uri))]
+    return [*steps, Step("create", "open the run", contracts.runs.create_run(params, checked_uri(uri)))]
 
 
 def join_steps(
@@ -112,7 +123,7 @@ def join_steps(
         put = contracts.vault.bond(contracts.settlement.address, run, bond - standing)
         steps.append(Step("bond", "put up the bond for this run", put))
     seat = NO_SEAT if take is None else take
-    join = contracts.runs.join(run, role, operator, uri, proof, seat)
+    join = contracts.runs.join(run, role, operator, checked_uri(uri), proof, seat)
     return [*steps, Step("join", f"take a {role.name.lower()} seat", join)]
 
 
@@ -206,7 +217,7 @@ def operator_steps(contracts: Contracts, run: int, account: str, operator: str, 
 
 def uri_steps(contracts: Contracts, run: int, held: SeatHeld, uri: str) -> list[Step]:
     """Says where the seat's objects are from now on; owner or operator."""
-    change = contracts.runs.set_uri(run, held.role, held.seat, uri)
+    change = contracts.runs.set_uri(run, held.role, held.seat, checked_uri(uri))
     return [Step("uri", "say where the seat's objects are", change)]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from eth_utils.address import is_address, to_checksum_address
 
+from earnest.client.addresses import checked_address
 from earnest.client.amounts import parse_amount
 from earnest.client.errors import EarnestError
 from earnest.protocol.merkle import admission_root
@@ -101,15 +101,10 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return msgspec.structs.replace(self, **{k: v for k, v in given.items() if v is not None})
 
     def admitted(self) -> tuple[tuple[str, Role], ...]:
-        """Everyone on the list, checksummed, trainers first. Raises RunFileError for no address, or one twice."""
+        """Everyone on the list, checksummed, trainers first. Raises AddressError, or RunFileError for one twice."""
         listed = [(a, Role.TRAINER) for a in self.admission.trainers]
         listed += [(a, Role.VALIDATOR) for a in self.admission.validators]
-        for account, _ in listed:
-            if not is_address(account):
-                raise RunFileError(
-                    f"{account!r} on the admission list is not an address", "write 0x and 40 hex digits"
-                )
-        found = tuple((to_checksum_address(account), role) for account, role in listed)
+        found = tuple((checked_address(account), role) for account, role in listed)
         accounts = [account for account, _ in found]
         if twice := next((account for account in accounts if accounts.count(account) > 1), None):
             raise RunFileError(

@@ -132,3 +132,42 @@ def test_errors_for_people_say_cause_and_fix_on_stderr_without_a_traceback(cli: 
         "error: unknown network mainnet\n"
         "  fix: choose one of devnet, anvil, sepolia, base-sepolia, hoodi, 0g-galileo\n"
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "show", "0"],
+        ["run", "sync", "1", "--role", "trainer", "--seat", "256"],
+        ["run", "sync", "1", "--role", "trainer"],
+        ["run", "join", "1", "--role", "sponsor"],
+        ["run", "show", "one"],
+        ["seat", "operator", "1", "0xd5e46E8f29fc67aF354b9CBa3d1f0000000000Aa"],
+        ["penalty", "contest", "0x1234"],
+        ["trainer", "start", "1", "--poll", "0"],
+        ["devnet", "--block-time", "0"],
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_a_usage_error(words: list[str], place: Place, cli: Cli) -> None:
+    flags = place.acting("trainer") if words[0] in ("seat", "trainer") or words[1] in ("sync", "join") else []
+    result = cli(*words, *flags, "--json")
+    assert result.code == 2, result
+    assert result.error["fix"]
+
+
+def test_a_uri_that_the_contract_cannot_hold(place: Place, cli: Cli) -> None:
+    url = ["--public-url", "https://example.org/" + "a" * 240]
+    result = cli("run", "join", "1", "--role", "trainer", *url, *place.acting("trainer"), "--json")
+    assert result.code == 1
+    assert "at most 256 bytes" in result.error["cause"]
+
+
+def test_a_folder_that_cannot_be_written_is_no_traceback(place: Place, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "file").write_text("")
+    flags = ["--rpc", place.url, "--manifest", str(place.folder / "data/manifests/devnet.json")]
+    flags += ["--keystore", str(place.key("trainer")), "--password-file", str(place.folder / "password")]
+    result = cli("stake", "deposit", "1", *flags, "--data-dir", str(tmp_path / "file"), "--json")
+    assert result.code == 5
+    result = cli("demo", "--output", str(tmp_path / "file"), "--json")
+    assert result.code == 5
