@@ -1,0 +1,310 @@
+"""Real processes for the end-to-end tests: a chain, the people who use it, and an eye on what the chain says.
+
+Windows are long enough for any machine; the chain's clock is moved on once everything that a window is for has
+happened, so that nobody waits for time to pass. Everything else is as in the wild: blocks come by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.contracts import Contracts
+from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.scanner import Event
+from earnest.client.chain.signer import Signer
+from earnest.client.party import Deployment
+from earnest.client.record import RunRecord
+from earnest.deploy.devnet import account
+from earnest.deploy.manifest import load_manifest
+
+ROOT = Path(__file__).parents[2]
+PASSWORD = "a good password"
+PATIENCE_S = 120.0
+GWEI, COIN = 10**9, 10**18
+ANVIL_KEY = bytes.fromhex("ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80")
+"""The first account of anvil's published test mnemonic: funded there, worth nothing anywhere."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(so: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
+    """Waits until it is so; fails with `what` was waited for."""
+    give_up = time.monotonic() + within_s
+    while not so():
+        assert time.monotonic() < give_up, f"waited {within_s:g} s in vain until {what}"
+        time.sleep(0.1)
+
+
+class Process:
+    """A process in a group of its own; its streams are files, so that they outlive it."""
+
+    def __init__(self, name: str, folder: Path, command: list[str], environment: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self._popen = subprocess.Popen(
+                command, stdout=out, stderr=err, cwd=folder, env=dict(environment), start_new_session=True
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The one document on stdout; waits for it while the process lives."""
+        wait_until(lambda: self.out.endswith("}\n") or not self.running, f"{self.name} says something")
+        return json.loads(self.out)
+
+    def says(self, text: str) -> None:
+        """Waits until the process has said this on stderr."""
+        wait_until(lambda: text in self.err or not self.running, f"{self.name} says {text!r}")
+        assert text in self.err, f"{self.name} ended without saying {text!r}:\n{self.err}"
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group: nothing is flushed, nothing is said."""
+        if self.running:
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, as an operator would; the exit code."""
+        self._popen.terminate()
+        return self.ended()
+
+    def ended(self) -> int:
+        """Waits for the end; the exit code."""
+        return self._popen.wait(PATIENCE_S)
+
+
+@dataclass
+class Actor:
+    """Somebody with a key file, a data folder and an address to serve on; all commands are processes."""
+
+    name: str
+    folder: Path
+    environment: dict[str, str]
+    start: Callable[..., Process]
+    address: str = ""
+    runs: int = field(default=0)
+
+    def spawn(self, *argv: str, **settings: str) -> Process:
+        """Starts `earnest ...`; `settings` are EARNEST_* variables in lower case."""
+        self.runs += 1
+        environment = self.environment | {f"EARNEST_{key.upper()}": value for key, value in settings.items()}
+        command = [sys.executable, "-m", "earnest.cli", *argv, "--json"]
+        return self.start(f"{self.name}-{self.runs}-{'-'.join(argv[:2])}", self.folder, command, environment)
+
+    def earnest(self, *argv: str, code: int = 0, **settings: str) -> dict[str, Any]:
+        """Runs a command to its end; its document. Fails unless it exits with `code`."""
+        process = self.spawn(*argv, **settings)
+        assert process.ended() == code, f"earnest {' '.join(argv)}:\n{process.out}{process.err}"
+        return process.document
+
+
+@dataclass
+class Town:
+    """A chain as a process, and everybody's processes; all of them end with it."""
+
+    folder: Path
+    network: str
+    url: str = ""
+    processes: list[Process] = field(default_factory=list)
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "manifest.json"
+
+    @property
+    def chain_id(self) -> int:
+        return {"devnet": 1337, "anvil": 31337}[self.network]
+
+    @property
+    def sponsor_key(self) -> bytes:
+        """Of the account that has the chain's coins."""
+        return ANVIL_KEY if self.network == "anvil" else bytes(account(b"devnet", 0).key)
+
+    def start(self, name: str, folder: Path, command: list[str], environment: Mapping[str, str]) -> Process:
+        process = Process(name, folder, command, environment)
+        self.processes.append(process)
+        return process
+
+    def actor(self, name: str, url: str | None = None) -> Actor:
+        """Somebody new, without a key so far. `url` is the endpoint, if not the chain's own."""
+        folder = self.folder / name
+        password = self.folder / "password"
+        password.write_text(PASSWORD)
+        settings = {
+            "network": self.network,
+            "rpc": url or self.url,
+            "manifest": str(self.manifest),
+            "data_dir": str(folder / "data"),
+            "password_file": str(password),
+        }
+        plain = {key: value for key, value in os.environ.items() if not key.startswith("EARNEST_")}
+        ours = {f"EARNEST_{key.upper()}": value for key, value in settings.items()}
+        return Actor(name, folder, plain | ours, self.start)
+
+    def resident(self, name: str, url: str | None = None) -> Actor:
+        """Somebody with a new key, who serves on a free port."""
+        found = self.actor(name, url)
+        found.address = found.earnest("keys", "new", "mine")["account"]
+        found.environment["EARNEST_SERVE"] = f"127.0.0.1:{free_port()}"
+        return found
+
+    def sponsor(self) -> Actor:
+        """Whoever has the chain's coins: deploys, mints, opens runs."""
+        found = self.actor("sponsor")
+        secret = self.folder / "sponsor.key"
+        secret.write_text(self.sponsor_key.hex())
+        found.address = found.earnest("keys", "import", "mine", "--key-file", str(secret))["account"]
+        return found
+
+    def ask(self, method: str, *params: Any) -> Any:
+        """A raw JSON-RPC request."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = requests.post(self.url, json=body, timeout=30).json()
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def give_coin(self, to: str) -> None:
+        """Sends the sponsor's coins, enough for the gas of any test, and waits until they have arrived."""
+        nonce = int(self.ask("eth_getTransactionCount", Signer(self.sponsor_key).address, "latest"), 16)
+        plain = {"type": 2, "chainId": self.chain_id, "nonce": nonce, "gas": 21_000, "data": b""}
+        fees = {"maxFeePerGas": 10 * GWEI, "maxPriorityFeePerGas": GWEI}
+        signed = Signer(self.sponsor_key).sign({**plain, **fees, "to": to, "value": COIN})
+        self.ask("eth_sendRawTransaction", "0x" + signed.raw.hex())
+        wait_until(lambda: self.ask("eth_getBalance", to, "latest") != "0x0", f"{to} has coins")
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.kill()
+
+    def logs(self, lines: int = 60) -> str:
+        """The ends of what the processes said on stderr."""
+        tails = ((process.name, process.err.splitlines()[-lines:]) for process in self.processes)
+        return "\n".join(f"--- {name}\n" + "\n".join(tail) for name, tail in tails if tail)
+
+
+@contextmanager
+def town(folder: Path, network: str, block_time_s: float) -> Iterator[Town]:
+    """A chain that mines by itself; on a failure everybody's logs are printed, and all processes end."""
+    made = Town(folder, network)
+    try:
+        (_start_anvil if network == "anvil" else _start_devnet)(made, block_time_s)
+        yield made
+    except BaseException:
+        print(made.logs())
+        raise
+    finally:
+        made.close()
+
+
+def _start_devnet(made: Town, block_time_s: float) -> None:
+    keeper = made.actor("chain", "http://127.0.0.1:9")
+    served = keeper.spawn("devnet", "--port", "0", "--block-time", str(block_time_s), "--accounts", "1")
+    made.url = served.document["url"]
+
+
+def _start_anvil(made: Town, block_time_s: float) -> None:
+    port = free_port()
+    made.url = f"http://127.0.0.1:{port}"
+    options = ["--port", str(port), "--block-time", f"{block_time_s:g}", "--silent"]
+    anvil = made.start("anvil", made.folder, [anvil_path(), *options], os.environ)
+
+    def answers() -> bool:
+        assert anvil.running, anvil.err
+        try:
+            return made.ask("eth_chainId") == hex(made.chain_id)
+        except requests.ConnectionError:
+            return False
+
+    wait_until(answers, "anvil answers")
+
+
+def anvil_path() -> str:
+    """Where anvil is. Skips the test where it is not installed, except in CI."""
+    found = shutil.which("anvil", path=f"{os.environ.get('PATH', '')}:{ROOT / 'node_modules/.bin'}")
+    if found is None and os.environ.get("CI") == "true":
+        pytest.fail("CI has to test against anvil: npm install @foundry-rs/anvil")
+    return found or pytest.skip("anvil is not installed: npm install --no-save @foundry-rs/anvil")
+
+
+class Watch:
+    """One run as the chain tells it. `until` looks until something is so; `jump` moves the chain's clock."""
+
+    def __init__(self, town: Town, run: int) -> None:
+        manifest = load_manifest(town.manifest)
+        chain = Chain([town.url], town.chain_id)
+        contracts = Contracts.at(chain, manifest.address("TrainingRuns"), chain.head())
+        self.town = town
+        self.deployment = Deployment(chain, contracts, manifest.first_block)
+        self.record = RunRecord(run)
+        self._scanner = self.deployment.scanner()
+        self.look()
+
+    @property
+    def contracts(self) -> Contracts:
+        return self.deployment.contracts
+
+    def look(self) -> BlockRef:
+        """Reads on; the newest block."""
+        head = self.deployment.chain.head()
+        self.record.apply(self._scanner.poll(head))
+        return head
+
+    def until(self, so: Callable[[RunRecord], bool], what: str) -> BlockRef:
+        """Looks until it is so; the block at which it was."""
+        head = self.look()
+
+        def now() -> bool:
+            nonlocal head
+            head = self.look()
+            return so(self.record)
+
+        wait_until(now, what)
+        return head
+
+    def jump(self, to: int) -> None:
+        """Moves the chain's clock on to `to` (unix seconds), and waits for the block that has it."""
+        ahead = to - self.look().time
+        if ahead > 0:
+            self.town.ask("evm_increaseTime", ahead)
+        wait_until(lambda: self.look().time >= to, f"the chain's clock is {to}")
+
+    def events(self, name: str, **args: Any) -> list[Event]:
+        """The run's events of this name with these arguments."""
+        named = (event for event in self.record.events if event.name == name)
+        return [event for event in named if args.items() <= event.args.items()]
+
+    def time_of(self, block: int) -> int:
+        return self.deployment.chain.block(block).time

@@ -1,0 +1,118 @@
+"""A small run for the end-to-end tests: opened by a sponsor, joined by residents, played window by window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from earnest.protocol.verdicts import Role
+from tests.e2e.processes import COIN, Actor, Process, Town, Watch, free_port
+
+RUN_FILE = """
+rounds = {rounds}
+start_in_s = 600
+trainers = 3
+validators = 2
+[pool]
+trainer = "40"
+validator = "12"
+[bond]
+trainer = "100"
+validator = "1000"
+[windows]
+commit_s = 120
+reveal_s = 120
+score_commit_s = 120
+score_reveal_s = 120
+settle_s = 480
+contest_s = 120
+exit_delay_s = 90000
+[admission]
+open_trainers = true
+validators = [{validators}]
+[recipe]
+task = "earnest.client.tasks.shakespeare:Shakespeare"
+pool_size = 1200
+[recipe.task_options]
+layers = 1
+width = 16
+context = 16
+[recipe.inner]
+steps = 10
+batch = 8
+lr = 3e-3
+[recipe.scoring]
+held_out = 32
+own = 32
+"""
+BOND = {Role.TRAINER: 100 * COIN, Role.VALIDATOR: 1_000 * COIN}
+
+
+@dataclass
+class Seat:
+    """A resident with a seat, and the node that works for it. Killed, it is started again by the same command."""
+
+    role: Role
+    index: int
+    actor: Actor
+    settings: dict[str, str] = field(default_factory=dict)
+    nodes: list[Process] = field(default_factory=list)
+
+    @property
+    def node(self) -> Process:
+        return self.nodes[-1]
+
+    def work(self, run: int) -> None:
+        command = (self.role.name.lower(), "start", str(run), "--poll", "0.5")
+        self.nodes.append(self.actor.spawn(*command, **self.settings))
+
+    def at_work(self) -> None:
+        self.node.says("at work")
+
+
+def side_by_side(*work: Callable[[], object]) -> None:
+    """Runs commands of different people two at a time: opening a key file takes a quarter of a gigabyte."""
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(one) for one in work]:
+            done.result()
+
+
+def fund(town: Town, sponsor: Actor, people: Sequence[Actor]) -> None:
+    """Gives each a coin for gas, and tokens for the larger bond."""
+    for one in people:
+        town.give_coin(one.address)
+        sponsor.earnest("token", "mint", "1000", "--to", one.address)
+
+
+def open_run(sponsor: Actor, rounds: int, validators: Sequence[Actor]) -> Process:
+    """Opens a run and leaves its files served; the process says which run it is."""
+    listed = ", ".join(f'"{one.address}"' for one in validators)
+    path = sponsor.folder / f"run-{rounds}.toml"
+    path.write_text(RUN_FILE.format(rounds=rounds, validators=listed))
+    return sponsor.spawn("run", "create", str(path), serve=f"127.0.0.1:{free_port()}")
+
+
+def join(run: int, role: Role, people: Sequence[Actor]) -> list[Seat]:
+    """Takes a seat for each, in whatever order their transactions are mined."""
+    seats: dict[str, Seat] = {}
+
+    def take(one: Actor) -> None:
+        joined = one.earnest("run", "join", str(run), "--role", role.name.lower())
+        seats[one.name] = Seat(role, joined["seat"], one)
+
+    side_by_side(*(lambda one=one: take(one) for one in people))
+    return sorted(seats.values(), key=lambda seat: seat.index)
+
+
+def earned(watch: Watch, seat: Seat) -> int:
+    """Wei earned: what is idle in the vault, since everybody bonds all that they deposit."""
+    return watch.contracts.vault.idle(seat.actor.address, at=watch.look())
+
+
+def bond_of(watch: Watch, seat: Seat) -> int:
+    """Wei."""
+    contracts = watch.contracts
+    return contracts.vault.bond_of(
+        contracts.settlement.address, watch.record.run, seat.actor.address, at=watch.look()
+    )
