@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 TOKEN = 10**18
 COLOURS = ("#3366aa", "#2a9d8f", "#8a6fb0", "#cc3344", "#777777", "#999999", "#bbbbbb")
@@ -17,12 +18,12 @@ def tokens(wei: str | int) -> str:
     return f"{int(wei) / TOKEN:,.2f}"
 
 
-def round_table(report: dict[str, Any], dense_bytes: int) -> Table:
+def round_table(report: dict[str, Any], dense_bytes: int) -> Group:
     """One round: what each trainer's update was judged to be, what it was paid, and its bond after."""
     title = f"Round {report['round']}: held-out loss {report['loss']:.3f} nats per byte"
     if report["update_bytes"]:
         title += f", {report['update_bytes']:,} bytes an update ({dense_bytes / report['update_bytes']:.0f} x smaller)"
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for heading in ("trainer", "verdict", "weight", "pay", "bond"):
         table.add_column(heading, justify="left" if heading in ("trainer", "verdict") else "right")
     for name, verdict in report["verdicts"].items():
@@ -35,7 +36,7 @@ def round_table(report: dict[str, Any], dense_bytes: int) -> Table:
             tokens(report["bonds_wei"][name]),
             style=style,
         )
-    return table
+    return Group(Text(title, style="bold"), table)
 
 
 def summary_table(result: dict[str, Any]) -> Table:
@@ -73,7 +74,11 @@ def last_line(result: dict[str, Any]) -> str:
             what = f"{result['attack']} trainer" if one["role"] == "trainer" else "lying validator"
             text += f"; the {what} earned {tokens(one['earned_wei'])} and lost {tokens(lost)} of its bond"
     root = result["final_state_root"]
-    return f"{text}. All {len(result['state_roots'])} nodes hold the same final state, {root}." if agreed else text + "."
+    return (
+        f"{text}. All {len(result['state_roots'])} nodes hold the same final state, {root}."
+        if agreed
+        else text + "."
+    )
 
 
 def show(console: Console, result: dict[str, Any], picture: Path) -> None:
@@ -97,7 +102,13 @@ def draw(result: dict[str, Any], path: Path) -> None:
     steps = range(len(rounds) + 1)
     left.plot(steps, [result["initial_loss"], *(r["loss"] for r in rounds)], "o-", color=COLOURS[0])
     left.axhline(2.51, color="#999999", linewidth=1, linestyle=":")
-    left.annotate("one-byte-context n-gram", (0.02, 2.53), xycoords=("axes fraction", "data"), fontsize=8, color="#777777")
+    left.annotate(
+        "one-byte-context n-gram",
+        (0.72, 2.54),
+        xycoords=("axes fraction", "data"),
+        fontsize=8,
+        color="#777777",
+    )
     left.set(title="Held-out loss of the shared model", xlabel="rounds", ylabel="nats per byte")
 
     for colour, one in zip(COLOURS, trainers, strict=False):
@@ -105,8 +116,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
         bonds = [start, *(int(r["bonds_wei"][name]) for r in rounds), int(one["bond_end_wei"])]
         label = name if one["honest"] else f"{name} ({result['attack']})"
         colour = colour if one["honest"] else "#cc3344"
-        right.plot(range(len(bonds)), [bond / TOKEN for bond in bonds], "o-", color=colour, label=label, markersize=4)
-    right.set(title="Trainers' bonds", xlabel="rounds (last point: after the contest window)", ylabel="tokens")
+        right.plot(
+            range(len(bonds)), [bond / TOKEN for bond in bonds], "o-", color=colour, label=label, markersize=4
+        )
+    right.set(
+        title="Trainers' bonds", xlabel="rounds (last point: after the contest window)", ylabel="tokens"
+    )
     right.legend(frameon=False, fontsize=8)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
