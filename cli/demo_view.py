@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 TOKEN = 10**18
+CHEAT = "#cc3344"
 COLOURS = ("#3366aa", "#2a9d8f", "#8a6fb0", "#cc3344", "#777777", "#999999", "#bbbbbb")
 
 
@@ -62,12 +63,12 @@ def last_line(result: dict[str, Any]) -> str:
     honest = [one for one in everyone if one["honest"] and one["role"] == "trainer"]
     earned = sum(int(one["earned_wei"]) for one in honest) // max(1, len(honest))
     agreed = len(set(result["state_roots"].values())) == 1
+    kept = all(one["bond_end_wei"] == one["bond_start_wei"] for one in everyone if one["honest"])
     text = (
         f"The model went from {result['initial_loss']:.2f} to {result['final_loss']:.2f} nats per byte in "
-        f"{len(result['rounds'])} rounds; {len(honest)} honest trainers earned {tokens(earned)} on average and lost no bond"
+        f"{len(result['rounds'])} rounds; {len(honest)} honest trainers earned {tokens(earned)} on average and "
+        + ("lost no bond" if kept else "lost some bond")
     )
-    if any(one["bond_end_wei"] != one["bond_start_wei"] for one in everyone if one["honest"]):
-        text = text.replace("lost no bond", "some honest bond was lost")
     for one in everyone:
         if not one["honest"]:
             lost = int(one["bond_start_wei"]) - int(one["bond_end_wei"])
@@ -115,9 +116,13 @@ def draw(result: dict[str, Any], path: Path) -> None:
         name, start = one["name"], int(one["bond_start_wei"])
         bonds = [start, *(int(r["bonds_wei"][name]) for r in rounds), int(one["bond_end_wei"])]
         label = name if one["honest"] else f"{name} ({result['attack']})"
-        colour = colour if one["honest"] else "#cc3344"
         right.plot(
-            range(len(bonds)), [bond / TOKEN for bond in bonds], "o-", color=colour, label=label, markersize=4
+            range(len(bonds)),
+            [bond / TOKEN for bond in bonds],
+            "o-",
+            color=colour if one["honest"] else CHEAT,
+            label=label,
+            markersize=4,
         )
     right.set(
         title="Trainers' bonds", xlabel="rounds (last point: after the contest window)", ylabel="tokens"
