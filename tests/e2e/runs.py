@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from earnest.protocol.verdicts import Role
@@ -71,18 +71,20 @@ class Seat:
         self.node.says("at work")
 
 
-def side_by_side(*work: Callable[[], object]) -> None:
-    """Runs commands of different people two at a time: opening a key file takes a quarter of a gigabyte."""
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(one) for one in work]:
-            done.result()
+def settle_in(town: Town, names: Sequence[str]) -> tuple[Actor, list[Actor]]:
+    """The contracts and a rich sponsor; residents of these names, with coins for gas.
 
-
-def fund(town: Town, sponsor: Actor, people: Sequence[Actor]) -> None:
-    """Gives each a coin for gas, and tokens for the larger bond."""
+    Two commands run at a time, whoever's they are: opening a key file takes a quarter of a gigabyte.
+    """
+    sponsor = town.sponsor()
+    with ThreadPoolExecutor(1) as pool:
+        deployed = pool.submit(sponsor.earnest, "deploy", "run")
+        people = [town.resident(name) for name in names]
+        deployed.result()
+    sponsor.earnest("token", "mint", "10000")
     for one in people:
         town.give_coin(one.address)
-        sponsor.earnest("token", "mint", "1000", "--to", one.address)
+    return sponsor, people
 
 
 def open_run(sponsor: Actor, rounds: int, validators: Sequence[Actor]) -> Process:
@@ -93,16 +95,23 @@ def open_run(sponsor: Actor, rounds: int, validators: Sequence[Actor]) -> Proces
     return sponsor.spawn("run", "create", str(path), serve=f"127.0.0.1:{free_port()}")
 
 
-def join(run: int, role: Role, people: Sequence[Actor]) -> list[Seat]:
-    """Takes a seat for each, in whatever order their transactions are mined."""
-    seats: dict[str, Seat] = {}
+def join(
+    run: int, sponsor: Actor, trainers: Sequence[Actor], validators: Sequence[Actor]
+) -> tuple[list[Seat], list[Seat]]:
+    """Gives each the tokens for a bond, then takes a seat for it. Trainers' seats, validators' seats."""
 
-    def take(one: Actor) -> None:
+    def take(role: Role, one: Actor) -> Seat:
         joined = one.earnest("run", "join", str(run), "--role", role.name.lower())
-        seats[one.name] = Seat(role, joined["seat"], one)
+        return Seat(role, joined["seat"], one)
 
-    side_by_side(*(lambda one=one: take(one) for one in people))
-    return sorted(seats.values(), key=lambda seat: seat.index)
+    taken: dict[Role, list[Future[Seat]]] = {role: [] for role in Role}
+    with ThreadPoolExecutor(1) as pool:
+        for role, people in ((Role.TRAINER, trainers), (Role.VALIDATOR, validators)):
+            for one in people:
+                sponsor.earnest("token", "mint", str(BOND[role] // COIN), "--to", one.address)
+                taken[role].append(pool.submit(take, role, one))
+    seats = [[seat.result() for seat in taken[role]] for role in (Role.TRAINER, Role.VALIDATOR)]
+    return seats[0], seats[1]
 
 
 def earned(watch: Watch, seat: Seat) -> int:
