@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.chain.contracts import Call, Runs, Settlement
+from earnest.client.chain.contracts import Call, PenaltyStatus, Runs, Settlement
 from earnest.client.record import RunRecord
 from earnest.protocol.consensus import hint_words
+from earnest.protocol.constants import SETTLE_PAGE
 from earnest.protocol.penalties import broken_round
 from earnest.protocol.schedule import Schedule
 from earnest.protocol.verdicts import Role, Verdict
+
+LATE_S = 86_400
+"""What has no end of its own (settling a penalty) is tried for this long at a time."""
+
+OPEN = (PenaltyStatus.LOCKED, PenaltyStatus.CONTESTED)
 
 
 @dataclass(frozen=True)
@@ -28,17 +35,24 @@ class Duty:
 
 
 class Settler:
-    """Lists the settlement duties of one run at one block. `patience` (seconds) leaves the first go to others."""
+    """Lists the settlement duties of one run at one block.
+
+    `patience` (seconds, at most half of the settle window) leaves the first go to others.
+    """
 
     def __init__(self, record: RunRecord, runs: Runs, settlement: Settlement, patience: int = 0) -> None:
         self._record = record
         self._runs = runs
         self._settlement = settlement
-        self._patience = patience
+        self._wished = patience
 
     @property
     def _schedule(self) -> Schedule:
         return self._record.params.schedule()
+
+    @property
+    def _patience(self) -> int:
+        return min(self._wished, self._record.params.settle_s // 2)
 
     def duties(self, head: BlockRef) -> Iterator[Duty]:
         """Everything due at `head`, in the order it should be sent."""
@@ -58,10 +72,12 @@ class Settler:
             time
             for round in range(max(0, schedule.round_at(now) - 2), self._record.planned_rounds + 1)
             for time in (
-                schedule.reveal(round).end,
+                schedule.reveal(round).end + self._patience,
                 schedule.settle(round).start + self._patience,
-                schedule.contest(round).end,
             )
+        ]
+        times += [
+            self._settles_at(seen["round"]) for seen in self._record.penalties.values() if _is_open(seen)
         ]
         return min((time for time in times if time > now), default=None)
 
@@ -111,14 +127,21 @@ class Settler:
                 )
             return
         if not state.complete:
-            seats = record.trainer_count() if round < record.planned_rounds else 0
-            hints = hint_words(settled.consensus[:seats])
-            yield Duty(
-                f"settle/{round}",
-                self._settlement.settle(run, round, 0, seats, hints, words, settled.majority),
-                lambda at: not self._settlement.round_record(run, round, at=at).complete,
-                deadline,
-            )
+            for first, count in self._open_pages(round, state.pages):
+                yield Duty(
+                    f"settle/{round}/{first}",
+                    self._settlement.settle(
+                        run,
+                        round,
+                        first,
+                        count,
+                        hint_words(settled.consensus[first : first + count]),
+                        words,
+                        settled.majority,
+                    ),
+                    lambda at, first=first, count=count: self._page_is_open(round, first, count, at),
+                    deadline,
+                )
             return
         if round == record.planned_rounds:
             return
@@ -130,13 +153,35 @@ class Settler:
                 deadline,
             )
         guilty = [seat for seat in self._guilty(round) if self._unlocked(round, seat, head)]
-        if guilty:
+        for first in range(0, len(guilty), SETTLE_PAGE):
+            page = guilty[first : first + SETTLE_PAGE]
             yield Duty(
-                f"lock/{round}",
-                self._settlement.lock(run, round, guilty, words),
-                lambda at: any(self._unlocked(round, seat, at) for seat in guilty),
+                f"lock/{round}/{page[0]}",
+                self._settlement.lock(run, round, page, words),
+                lambda at, page=page: any(self._unlocked(round, seat, at) for seat in page),
                 deadline,
             )
+
+    def _open_pages(self, round: int, settled: int) -> list[tuple[int, int]]:
+        """(first seat, count) of what to settle: everything at once or, once somebody began, page by page.
+
+        `settled` is the contract's bitmap of pages. Nothing is owed to seats above the last that revealed.
+        """
+        record = self._record
+        seats = record.trainer_count() if round < record.planned_rounds else 0
+        if settled == 0:
+            return [(0, seats)]
+        span = max(record.round(round).manifests, default=-1) + 1
+        return [
+            (first, min(SETTLE_PAGE, seats - first))
+            for first in range(0, span, SETTLE_PAGE)
+            if not settled >> first // SETTLE_PAGE & 1
+        ]
+
+    def _page_is_open(self, round: int, first: int, count: int, at: BlockRef) -> bool:
+        state = self._settlement.round_record(self._record.run, round, at=at)
+        pages = range(first // SETTLE_PAGE, -(-(first + count) // SETTLE_PAGE))
+        return not state.complete and not any(state.pages >> page & 1 for page in pages)
 
     def _guilty(self, round: int) -> list[int]:
         """Seats whose verdict costs bond; in a broken round verdict 4 costs nothing (Protocol section 9)."""
@@ -154,16 +199,21 @@ class Settler:
         return self._settlement.penalty(penalty, at=at).status == 0
 
     def _penalties(self, head: BlockRef) -> Iterator[Duty]:
-        schedule = self._schedule
         for penalty, seen in self._record.penalties.items():
-            opens = schedule.contest(seen["round"]).end + self._patience
-            if seen["status"] in ("locked", "contested") and head.time >= opens:
+            if _is_open(seen) and head.time >= self._settles_at(seen["round"]):
                 yield Duty(
                     f"settle-penalty/{penalty.hex()}",
                     self._settlement.settle_penalty(penalty),
-                    lambda at, penalty=penalty: self._settlement.penalty(penalty, at=at).status in (1, 2),
-                    opens + 86_400,
+                    lambda at, penalty=penalty: self._settlement.penalty(penalty, at=at).status in OPEN,
+                    head.time + LATE_S,
                 )
+
+    def _settles_at(self, round: int) -> int:
+        return self._schedule.contest(round).end + self._patience
+
+
+def _is_open(penalty: dict[str, Any]) -> bool:
+    return penalty["status"] in ("locked", "contested")
 
 
 def report_words(record: RunRecord, round: int) -> list[list[bytes]]:
