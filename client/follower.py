@@ -6,6 +6,9 @@ nodes that have seen the same blocks hold the same states, bit for bit.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import structlog
@@ -14,13 +17,15 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.scanner import Scanner
 from earnest.client.diloco.codecs import Codec, Update
 from earnest.client.diloco.outer import aggregate, outer_step
-from earnest.client.diloco.state import State, from_bytes, state_bytes, state_root, to_bytes
-from earnest.client.errors import ReorgDetected, Unavailable, WrongContent
+from earnest.client.diloco.state import State, StateError, from_bytes, state_bytes, state_root, to_bytes
+from earnest.client.diloco.tensorfile import PayloadError
+from earnest.client.errors import ReorgDetected, StorageError, Unavailable, WrongContent
 from earnest.client.record import RunRecord
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.assignment import RoundSamples
+from earnest.protocol.merkle import content_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.schedule import Schedule
 from earnest.protocol.seed import fallback_seed
@@ -28,6 +33,15 @@ from earnest.protocol.step import clip_norm, shares
 from earnest.protocol.verdicts import Role
 
 log = structlog.get_logger()
+
+UPDATES_KEPT = 9
+"""Rounds whose decoded updates stay in memory: this one, and the 8 that it is compared with."""
+
+SLOWEST_FETCH_S = 10.0
+"""Seconds for one source to deliver a payload: nobody's server may cost a validator its window."""
+
+FETCHERS = 32
+"""Payloads that are fetched at the same time."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +78,11 @@ class Follower:
         self._samples: list[RoundSamples] = []
         self._pool = recipe.sample_pool()
         self._standings = {-1: Standing(initial, state_root(initial))}
-        self._updates: dict[bytes, Update] = {}
+        self._lineage = [self._standings[-1].root]
+        self._updates: dict[tuple[int, int], Update] = {}
         self.at: BlockRef | None = None
+        self.forks = 0
+        """How often what was read had to be forgotten: whatever a node derived before is void too."""
 
     @property
     def schedule(self) -> Schedule:
@@ -82,17 +99,24 @@ class Follower:
         self.at = head
 
     def _forget_everything(self, after: int) -> None:
+        self.forks += 1
         self.record.rewind(after)
+        self._updates.clear()
         self._standings = {-1: self._standings[-1]}
+        self._lineage = self._lineage[:1]
         self._samples, self._pool = [], self.recipe.sample_pool()
 
     # Where objects are
 
-    def sources(self, seat: int | None = None) -> list[str]:
-        """Base URLs to ask for objects: the trainer's own first, then every validator's mirror."""
-        trainers, validators = self.record.seats[Role.TRAINER], self.record.seats[Role.VALIDATOR]
-        first = [trainers[seat].uri] if seat is not None and seat in trainers else []
-        return first + [record.uri for _, record in sorted(validators.items())]
+    def sources(self, round: int, seat: int) -> list[str]:
+        """Base URLs to ask for a payload: that of the seat's owner in `round` first, then every validator's mirror."""
+        record = self.record.seats[Role.TRAINER].get(seat)
+        own = record.uris.at(round) if record else None
+        return [own, *self.mirrors()] if own else self.mirrors()
+
+    def mirrors(self) -> list[str]:
+        """Every validator's base URL."""
+        return [record.uri for _, record in sorted(self.record.seats[Role.VALIDATOR].items()) if record.uri]
 
     def payload(self, round: int, seat: int) -> bytes:
         """The payload that the seat revealed, verified, from this node's store or any mirror; kept from then on.
@@ -100,19 +124,51 @@ class Follower:
         Raises Unavailable or WrongContent (client.storage.fetch).
         """
         root, limit = self.record.round(round).manifests[seat].update, self.recipe.max_payload_bytes
-        return fetch(root, None, self.sources(seat), limit, self._store)
+        return fetch(root, None, self.sources(round, seat), limit, self._store, timeout_s=SLOWEST_FETCH_S)
+
+    def payloads(self, round: int) -> dict[int, bytes | StorageError | OSError]:
+        """By revealed seat its payload, or why it is not to be had; all are fetched side by side."""
+        return self._obtain(round, sorted(self.record.round(round).manifests))
+
+    def mirror(self, round: int) -> None:
+        """Fetches what has been revealed so far and is not kept yet, so that it is served from here too."""
+        manifests = self.record.round(round).manifests
+        missing = [seat for seat in sorted(manifests) if not self._has(manifests[seat].update)]
+        for seat, found in self._obtain(round, missing).items():
+            if not isinstance(found, bytes):
+                log.warning("payload not mirrored", round=round, seat=seat, cause=str(found))
+
+    def _obtain(self, round: int, seats: Sequence[int]) -> dict[int, bytes | StorageError | OSError]:
+        def obtain(seat: int) -> bytes | StorageError | OSError:
+            try:
+                return self.payload(round, seat)
+            except (StorageError, OSError) as error:
+                return error
+
+        with ThreadPoolExecutor(max(1, min(len(seats), FETCHERS))) as pool:
+            return dict(zip(seats, pool.map(obtain, seats), strict=True))
+
+    def _has(self, root: bytes) -> bool:
+        try:
+            return self._store.has(root)
+        except StorageError:
+            return False
 
     def update(self, round: int, seat: int) -> Update:
         """The decoded update of a seat; raises what `payload` raises, or PayloadError."""
-        root = self.record.round(round).manifests[seat].update
-        if root not in self._updates:
-            self._updates[root] = self.codec.decode(self.payload(round, seat))
-        return self._updates[root]
+        if (round, seat) not in self._updates:
+            self._updates[round, seat] = self.codec.decode(self.payload(round, seat))
+        return self._updates[round, seat]
 
     # Samples
 
     def samples(self, round: int) -> RoundSamples | None:
-        """Who trains on what in `round`; None while an earlier round's seed is still to come (Protocol section 6)."""
+        """Who trains on what in `round`; None before it opens or while an earlier round's seed is still to come.
+
+        Protocol section 6: the seats that work in a round are known once it is open.
+        """
+        if self.at is None or self.at.time < self.schedule.opens(round):
+            return None
         while len(self._samples) <= round:
             seed = self._assignment_seed(len(self._samples))
             if seed is None:
@@ -142,14 +198,58 @@ class Follower:
 
         Raises Unavailable when an accepted payload is to be had from nobody.
         """
-        known = max(r for r in self._standings if r <= round)
+        if round in self._standings:
+            return self._standings[round]
+        if not self.closed(round):
+            return None
+        known = self._restore(round)
         while known < round:
-            if not self.closed(known + 1):
-                return None
             known += 1
             self._standings[known] = self._step(known, self._standings[known - 1])
+            self._write_down(known)
             self._forget(known)
         return self._standings[round]
+
+    def _restore(self, round: int) -> int:
+        """The last round up to `round` whose state is at hand, in memory or from before a restart."""
+        known = max(r for r in self._standings if r <= round)
+        for earlier in range(round, known, -1):
+            root = self._journal.get(self._state_key(earlier))
+            try:
+                state = root and from_bytes(
+                    self._store.get(root, state_bytes(self.codec.spec)), self.codec.spec
+                )
+            except (StorageError, StateError, OSError):
+                continue
+            if root and state:
+                self._standings[earlier] = Standing(state, root)
+                return earlier
+        return known
+
+    def _write_down(self, round: int) -> None:
+        try:
+            self._journal.put(self._state_key(round), self._standings[round].root)
+        except StorageError as error:
+            log.error("state not remembered", round=round, cause=error.cause)
+
+    def _state_key(self, round: int) -> str:
+        return f"{self.record.run}/state/{self._lineage_of(round).hex()}"
+
+    def _lineage_of(self, round: int) -> bytes:
+        """A digest of all that the state after `round` follows from: other blocks, another digest."""
+        while len(self._lineage) <= round + 1:
+            number = len(self._lineage) - 1
+            counted = self._counted(number)
+            manifests = self.record.round(number).manifests
+            inputs = [(seat, weight, manifests[seat].update.hex()) for seat, weight in counted.items()]
+            before = self._lineage[-1]
+            after = hashlib.sha256(before + repr(inputs).encode()).digest() if inputs else before
+            self._lineage.append(after)
+        return self._lineage[round + 1]
+
+    def _counted(self, round: int) -> dict[int, int]:
+        """By seat, ascending, the weights above 0 of a closed round; none where it is void."""
+        return {seat: weight for seat, weight in enumerate(self.record.settled(round).consensus) if weight}
 
     def newest(self, round: int) -> Standing | None:
         """The state that this round's aggregate is added to."""
@@ -160,46 +260,65 @@ class Follower:
         return self.standing_after(self.schedule.base_round(round))
 
     def _step(self, round: int, before: Standing) -> Standing:
-        settled = self.record.settled(round)
-        portion = {} if settled.void else shares(settled.consensus)
-        if not portion:
+        counted, portion = self._counted(round), shares(self.record.settled(round).consensus)
+        if not counted:
             return before
         try:
-            updates = {seat: self.update(round, seat) for seat in sorted(portion)}
-        except (Unavailable, WrongContent):
+            updates = {seat: self.update(round, seat) for seat in counted}
+        except (Unavailable, WrongContent, PayloadError) as error:
+            log.warning("round cannot be replayed", round=round, cause=str(error))
             return self._download(round)
         outer = self.recipe.outer
         gradient = aggregate(
-            [(seat, updates[seat]) for seat in sorted(portion)],
+            list(updates.items()),
             portion,
             before.state.clip_norm,
             outer.aggregation,
         )
         stepped = outer_step(before.state, gradient, outer.lr, outer.momentum)
-        norms = [(updates[seat].norm, settled.consensus[seat]) for seat in sorted(portion)]
+        norms = [(updates[seat].norm, weight) for seat, weight in counted.items()]
         state = replace(stepped, clip_norm=clip_norm(norms, self.recipe.scoring.clip_norm))
         root = self.keep(state)
-        log.info("state", round=round, root=root.hex(), counted=len(portion))
+        log.info("state", round=round, root=root.hex(), counted=len(counted))
         return Standing(state, root)
 
     def _download(self, round: int) -> Standing:
         """The state after `round` as a later round's majority reported it, for payloads that are gone."""
-        later = self.record.settled(round + 1) if self.closed(round + 1) else None
-        if later is None or later.pair is None:
+        root = self._agreed_root(round)
+        if root is None:
             raise Unavailable(
                 f"an accepted update of round {round} is served by nobody, and no later report names its state",
                 "wait for the next round's reports, or add a mirror that has the payload",
             )
-        root = later.pair[1]
-        data = fetch(root, None, self.sources(), state_bytes(self.codec.spec), self._store)
-        return Standing(from_bytes(data, self.codec.spec), root)
+        data = fetch(root, None, self.mirrors(), state_bytes(self.codec.spec), self._store)
+        try:
+            return Standing(from_bytes(data, self.codec.spec), root)
+        except StateError as error:
+            raise Unavailable(
+                f"what the reports name as the state after round {round} is none: {error}",
+                "tell the run's sponsor: more than half of its validators' stake reported this",
+            ) from error
+
+    def _agreed_root(self, round: int) -> bytes | None:
+        """What the next reports that counted say the state after `round` is; void rounds in between change nothing."""
+        for later in range(round + 1, self.record.planned_rounds + 1):
+            if not self.closed(later):
+                return None
+            if (pair := self.record.settled(later).pair) is not None:
+                return pair[1]
+        return None
 
     def keep(self, state: State) -> bytes:
-        """Puts the state's file where others can fetch it; returns its root."""
-        return self._store.put(to_bytes(state))
+        """Puts the state's file where others can fetch it; returns its root. A full disk costs only others the file."""
+        data = to_bytes(state)
+        try:
+            return self._store.put(data)
+        except (StorageError, OSError) as error:
+            log.error("state not kept", cause=str(error))
+            return content_root(data)
 
     def _forget(self, round: int) -> None:
         for old in [r for r in self._standings if -1 < r < round - 3]:
             del self._standings[old]
-        if len(self._updates) > 4096:
-            self._updates.clear()
+        for key in [key for key in self._updates if key[0] <= round - UPDATES_KEPT]:
+            del self._updates[key]

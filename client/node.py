@@ -16,8 +16,17 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
-from earnest.client.errors import ChainError
-from earnest.client.follower import Follower
+from earnest.client.errors import (
+    ChainError,
+    JournalCorrupt,
+    JournalLocked,
+    NonceDrift,
+    OutOfFunds,
+    StorageError,
+    Unavailable,
+    WrongChain,
+)
+from earnest.client.follower import Follower, Standing
 from earnest.client.settler import Duty, Settler
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
@@ -56,10 +65,9 @@ class Node(ABC):
         self._settler = Settler(self.record, parts.contracts.runs, parts.contracts.settlement, patience)
         self._told: set[str] = set()
 
-    @property
-    def seat(self) -> int | None:
-        """The seat that the account holds; None while it has none."""
-        return self.record.find_seat(self.role, self.parts.account)
+    def seat_in(self, round: int) -> int | None:
+        """The seat that the account holds in `round`; None if it has none."""
+        return self.record.find_seat(self.role, self.parts.account, round)
 
     @property
     def run(self) -> int:
@@ -68,7 +76,10 @@ class Node(ABC):
     def observe(self) -> BlockRef:
         """Reads the chain up to its newest final block."""
         head = self.parts.chain.final()
+        forks = self.follower.forks
         self.follower.advance(head)
+        if self.follower.forks != forks:
+            self.forget()
         return head
 
     def step(self) -> int:
@@ -82,16 +93,33 @@ class Node(ABC):
         """The heavy part of what is due at `head`: sends nothing, so several nodes may do it side by side."""
 
     def act_on(self, head: BlockRef) -> int:
-        """Sends what is due at `head` and is prepared; returns when something is next due (unix seconds)."""
-        self.parts.outbox.resume()
+        """Sends what is due at `head` and is prepared; returns when something is next due (unix seconds).
+
+        That is at once after a settlement: what follows from it (pay, penalties) can be sent then.
+        """
+        try:
+            self.parts.outbox.resume()
+        except (NonceDrift, OutOfFunds) as error:
+            log.error("transaction lost", cause=error.cause, fix=error.fix)
         self.act(head)
-        for duty in self._settler.duties(head):
-            self.send(duty)
-        return self.next_due(head.time)
+        settled = [self.send(duty) for duty in self._settler.duties(head)]
+        return head.time + 1 if any(settled) else self.next_due(head.time)
 
     @abstractmethod
     def act(self, head: BlockRef) -> None:
         """The role's own duties at `head`."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drops what was derived from blocks that are no longer on the chain, and is not yet written down."""
+
+    def reached(self, find: Callable[[int], Standing | None], round: int) -> Standing | None:
+        """A state as `find` gives it; None while it cannot be reached, since an update of it is served by nobody."""
+        try:
+            return find(round)
+        except Unavailable as error:
+            log.warning("state not reached", round=round, cause=error.cause, fix=error.fix)
+            return None
 
     def times(self, round: int) -> Iterable[int]:
         """The boundaries of a round at which the role has something to do."""
@@ -106,6 +134,7 @@ class Node(ABC):
         ]
         settle = self._settler.next_due(now)
         times += [settle] if settle is not None else []
+        times.append(schedule.contest(last).end)
         return min((time for time in times if time > now), default=now + schedule.period)
 
     @property
@@ -125,7 +154,7 @@ class Node(ABC):
         still_needed: Callable[[BlockRef], bool],
         deadline: int,
     ) -> bool:
-        """Sends one call under a name that is unique in this node's journal. True once it is on the chain."""
+        """Sends one call under a name that is unique in this node's journal. True when that put it on the chain."""
         name = f"{self.run}/{intent}"
         try:
             receipt = self.parts.outbox.send(
@@ -134,20 +163,25 @@ class Node(ABC):
         except ChainError as error:
             log.warning("not sent", intent=name, cause=error.cause, fix=error.fix)
             return False
-        if receipt is not None and name not in self._told:
-            self._told.add(name)
-            log.info("sent", intent=name, block=receipt.block_number, gas=receipt.gas_used)
-        return receipt is not None
+        if receipt is None or name in self._told:
+            return False
+        self._told.add(name)
+        log.info("sent", intent=name, block=receipt.block_number, gas=receipt.gas_used)
+        return True
 
 
 def run_forever(node: Node, clock: Callable[[], float], stop: threading.Event, poll_s: float) -> None:
-    """Steps the node until the run is over or `stop` is set; endpoint failures are waited out, never fatal."""
+    """Steps the node until the run is over or `stop` is set.
+
+    Endpoints that fail, a full disk, a key without coin are waited out: a node that dies cannot reveal. Raises
+    WrongChain, JournalLocked and JournalCorrupt, which no waiting mends.
+    """
     while not stop.is_set() and not node.finished:
         try:
             due = node.step()
-        except ChainError as error:
-            if not error.retryable:
-                raise
-            log.warning("waiting for the chain", cause=error.cause, fix=error.fix)
+        except (WrongChain, JournalLocked, JournalCorrupt):
+            raise
+        except (ChainError, StorageError, OSError) as error:
+            log.error("waiting", cause=getattr(error, "cause", str(error)), fix=getattr(error, "fix", ""))
             due = int(clock()) + int(poll_s)
         stop.wait(max(0.2, min(poll_s, due - clock())))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from earnest.protocol.consensus import Ballot, Settled, settle
+from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.penalties import BARRING
 from earnest.protocol.report import Report, read_report
@@ -55,7 +56,13 @@ class SeatRecord:
     operator: Timeline[str] = field(default_factory=Timeline)
     stake: Timeline[int] = field(default_factory=Timeline)
     asked_back: Timeline[int] = field(default_factory=Timeline)
-    uri: str = ""
+    uris: Timeline[str] = field(default_factory=Timeline)
+    """By tenure: who takes a seat over does not redirect who looks for the earlier owner's payloads."""
+
+    @property
+    def uri(self) -> str:
+        """Where the newest owner's objects are."""
+        return self.uris.latest() or ""
 
     def tenure_start(self, round: int) -> int | None:
         """The first round of the tenure that holds the seat in `round`."""
@@ -162,13 +169,15 @@ class RunRecord:
         seat.owner.set(start, args["account"])
         seat.operator.set(start, args["operator"])
         seat.stake.set(start, args["stake"])
-        seat.uri = args["uri"]
+        seat.uris.set(start, args["uri"])
 
     def _operator_changed(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role(args["role"]), args["seat"]).operator.set(args["from_round"], args["new"])
 
     def _uri_changed(self, args: dict[str, Any], at: Position) -> None:
-        self.seat(Role(args["role"]), args["seat"]).uri = args["uri"]
+        seat = self.seat(Role(args["role"]), args["seat"])
+        newest, _ = seat.owner.changes()[-1]
+        seat.uris.set(newest, args["uri"])
 
     def _stake_synced(self, args: dict[str, Any], at: Position) -> None:
         self.seat(Role(args["role"]), args["seat"]).stake.set(args["from_round"], args["new"])
@@ -195,7 +204,8 @@ class RunRecord:
     def _penalty_locked(self, args: dict[str, Any], at: Position) -> None:
         self.penalties[bytes(args["penalty"])] = {**args, "status": "locked"}
         if args["verdict"] in BARRING:
-            self.barred[args["account"]] = self.params.penalty_terms().barred_until(args["round"])
+            until = self.params.penalty_terms().barred_until(args["round"])
+            self.barred[args["account"]] = max(until, self.barred.get(args["account"], 0))
 
     def _on_penalty(self, name: str, args: dict[str, Any]) -> None:
         penalty = self.penalties[bytes(args["penalty"])]
@@ -211,10 +221,10 @@ class RunRecord:
         record = self.seats[role].get(seat)
         return record.owner.at(round) if record else None
 
-    def find_seat(self, role: Role, account: str) -> int | None:
-        """The seat that the account holds now or from the next round, None if it has none."""
+    def find_seat(self, role: Role, account: str, round: int) -> int | None:
+        """The seat that the account holds in `round`, None if it has none."""
         for index, seat in self.seats[role].items():
-            if seat.owner.latest() == account:
+            if seat.owner.at(round) == account:
                 return index
         return None
 
@@ -235,14 +245,18 @@ class RunRecord:
         return tuple(self._validator_stake(i, round) if i in seats else 0 for i in range(count))
 
     def _validator_stake(self, seat: int, round: int) -> int:
-        record = self.seats[Role.VALIDATOR][seat]
-        start = record.tenure_start(round)
+        record, start = self.seats[Role.VALIDATOR][seat], self.newest_entry(seat, round)
         if start is None:
             return 0
-        signs = [start]
-        signs += [r for r, _ in record.asked_back.changes() if start <= r <= round]
-        signs += [r for r, seen in self.rounds.items() if start <= r < round and seat in seen.report_words]
-        return (record.stake.at(round) or 0) if max(signs) + 2 >= round else 0
+        before = (self.rounds.get(round - back) for back in range(1, ACTIVE_ROUNDS + 1))
+        reported = any(seat in seen.report_words for seen in before if seen is not None)
+        return (record.stake.at(round) or 0) if reported or start + ACTIVE_ROUNDS >= round else 0
+
+    def newest_entry(self, seat: int, round: int) -> int | None:
+        """The round from which the validator that holds the seat in `round` last joined or asked back."""
+        record = self.seats[Role.VALIDATOR][seat]
+        start = record.tenure_start(round)
+        return None if start is None else max(start, record.asked_back.at(round) or 0)
 
     def trainer_count(self) -> int:
         """Trainer seats ever taken."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import structlog
 
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.diloco.engine import TrainerMemory, train_round
+from earnest.client.diloco.engine import TrainerMemory, TrainingDiverged, train_round
+from earnest.client.errors import StorageError
 from earnest.client.follower import Standing
 from earnest.client.node import Node, NodeParts
 from earnest.client.storage.journal import SavedCommitment
@@ -24,6 +25,10 @@ from earnest.protocol.verdicts import Role
 log = structlog.get_logger()
 
 ZERO = bytes(32)
+MAX_MEMORY_BYTES = 1 << 40
+
+MEMORY_ROUNDS = 8
+"""Rounds that a trainer may miss before it starts with a fresh inner optimizer."""
 
 
 @dataclass(frozen=True)
@@ -60,30 +65,39 @@ class TrainerNode(Node):
 
     def prepare(self, head: BlockRef) -> None:
         """Trains the round whose commitment is due, without touching the chain; `step` then has it ready."""
-        seat, schedule = self.seat, self.follower.schedule
+        schedule = self.follower.schedule
         round = schedule.round_at(head.time)
+        seat = self.seat_in(round)
         if seat is None or not schedule.commit(round).contains(head.time) or not self._due(round, seat):
             return
-        base, samples = self.follower.base(round), self.follower.samples(round)
-        if base is not None and samples is not None:
+        base, samples = self.reached(self.follower.base, round), self.follower.samples(round)
+        if base is None or samples is None:
+            return
+        try:
             self._work = {round: self._train(round, seat, base, samples.assigned[seat])}
+        except TrainingDiverged as error:
+            log.error("nothing to submit", round=round, cause=error.cause, fix=error.fix)
+            self._skipped.add(round)
 
     def act(self, head: BlockRef) -> None:
-        seat = self.seat
-        if seat is None:
-            return
         schedule = self.follower.schedule
         for round in range(max(0, schedule.round_at(head.time) - 1), self.record.planned_rounds):
+            seat = self.seat_in(round)
             if schedule.commit(round).start > head.time:
                 break
+            if seat is None:
+                continue
             if schedule.commit(round).contains(head.time):
-                self._commit(round, seat, head)
+                self._commit(round, seat)
             elif schedule.reveal(round).contains(head.time):
                 self._reveal(round, seat, head)
 
+    def forget(self) -> None:
+        self._work.clear()
+
     # Commit
 
-    def _commit(self, round: int, seat: int, head: BlockRef) -> None:
+    def _commit(self, round: int, seat: int) -> None:
         if not self.record.may_commit(seat, round):
             return
         saved = self.parts.journal.commitment(self.run, round, self.role)
@@ -152,8 +166,14 @@ class TrainerNode(Node):
         )
 
     def _memory(self, round: int) -> TrainerMemory:
-        root = self.parts.journal.get(f"{self.run}/memory/{round - 1}")
-        return TrainerMemory.from_bytes(self.parts.private.get(root, 1 << 40)) if root else TrainerMemory()
+        """What the last round it worked in left behind, unless that is lost: training then starts afresh."""
+        for earlier in range(round - 1, max(-1, round - 1 - MEMORY_ROUNDS), -1):
+            if root := self.parts.journal.get(f"{self.run}/memory/{earlier}"):
+                try:
+                    return TrainerMemory.from_bytes(self.parts.private.get(root, MAX_MEMORY_BYTES))
+                except StorageError as error:
+                    log.error("optimizer state lost", round=earlier, cause=error.cause)
+        return TrainerMemory()
 
     def _remember(self, round: int, memory: bytes) -> None:
         self.parts.journal.put(f"{self.run}/memory/{round}", self.parts.private.put(memory))
@@ -168,11 +188,21 @@ class TrainerNode(Node):
         on_chain = runs.commitment_of(self.run, self.role, seat, round, at=head)
         if on_chain[:28] != saved.commitment[:28]:
             return
-        manifest = saved.manifest
-        self.parts.store.put(self.parts.private.get(manifest.update, manifest.size))
+        self._publish(round, saved.manifest)
         self.submit(
             f"reveal/{round}",
-            runs.reveal(seat, manifest, saved.salt),
+            runs.reveal(seat, saved.manifest, saved.salt),
             lambda at: not runs.revealed(self.run, round, at=at) >> seat & 1,
             self.follower.schedule.reveal(round).end,
         )
+
+    def _publish(self, round: int, manifest: Manifest) -> None:
+        """Puts the payload where others fetch it. If it is lost, the manifest is revealed all the same.
+
+        An update that is not there earns nothing; a commitment that is not revealed costs bond.
+        """
+        try:
+            if not self.parts.store.has(manifest.update):
+                self.parts.store.put(self.parts.private.get(manifest.update, manifest.size))
+        except (StorageError, OSError) as error:
+            log.error("payload not published", round=round, cause=str(error))

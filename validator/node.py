@@ -11,11 +11,13 @@ from collections.abc import Callable
 import structlog
 
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.diloco.tensorfile import PayloadError
+from earnest.client.diloco.codecs import Update
 from earnest.client.errors import StorageError, Unavailable, WrongContent
 from earnest.client.follower import Standing
 from earnest.client.node import Node, NodeParts
 from earnest.client.tasks.task import Task
+from earnest.protocol.constants import ACTIVE_ROUNDS
+from earnest.protocol.manifest import Manifest
 from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.verdicts import Role, Verdict
 from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
@@ -58,25 +60,31 @@ class ValidatorNode(Node):
     def prepare(self, head: BlockRef) -> None:
         """Judges the round whose scores are due, without touching the chain."""
         for round in self._rounds(head):
-            if self.follower.schedule.score_commit(round).contains(head.time) and self.seat is not None:
+            if self.seat_in(round) is None:
+                continue
+            if self.follower.schedule.reveal(round).contains(head.time):
+                self.follower.mirror(round)
+            if self.follower.schedule.score_commit(round).contains(head.time):
                 self._write_report(round)
+            self.reached(self.follower.standing_after, round)  # which keeps it where others can fetch it
 
     def act(self, head: BlockRef) -> None:
-        seat = self.seat
-        if seat is None:
-            return
         schedule = self.follower.schedule
-        self._ask_back(seat, head)
+        self._ask_back(head)
         for round in self._rounds(head):
-            if schedule.reveal(round).contains(head.time):
-                self._mirror(round)
+            seat = self.seat_in(round)
+            if seat is None:
+                continue
             if schedule.score_commit(round).contains(head.time):
                 self._seed(round, head)
                 self._commit_report(round, seat)
             if schedule.score_reveal(round).contains(head.time):
                 self._reveal_report(round, seat, head)
-            self._publish_state(round)
-        self._answer_contests(seat, head)
+        self._answer_contests(head)
+
+    def forget(self) -> None:
+        self._reports.clear()
+        self._memory = (-1, Memory())
 
     def next_due(self, now: int) -> int:
         """Sooner while a seed is awaited: blocks, not seconds, decide when it can be stored."""
@@ -88,8 +96,10 @@ class ValidatorNode(Node):
 
     def times(self, round: int) -> tuple[int, ...]:
         schedule = self.follower.schedule
+        reveal = schedule.reveal(round)
         return (
-            schedule.reveal(round).start,
+            reveal.start,
+            (reveal.start + reveal.end) // 2,  # to mirror what trainers revealed as soon as they could
             schedule.score_commit(round).start,
             schedule.score_reveal(round).start,
             schedule.score_reveal(round).end,
@@ -99,15 +109,7 @@ class ValidatorNode(Node):
         newest = min(self.follower.schedule.round_at(head.time), self.record.planned_rounds)
         return range(max(0, newest - 1), newest + 1)
 
-    # Payloads and seed
-
-    def _mirror(self, round: int) -> None:
-        """Fetches what has been revealed so far, so that this node serves it too; failures are judged later."""
-        for seat in self.record.round(round).manifests:
-            try:
-                self.follower.payload(round, seat)
-            except (Unavailable, WrongContent) as error:
-                log.warning("payload not mirrored", round=round, seat=seat, cause=error.cause)
+    # Seed
 
     def _seed(self, round: int, head: BlockRef) -> None:
         runs = self.parts.contracts.runs
@@ -127,7 +129,8 @@ class ValidatorNode(Node):
         """Judges the round unless that is done, or its inputs are not all there yet."""
         if round in self._reports or self.parts.journal.commitment(self.run, round, self.role):
             return
-        newest, base = self.follower.newest(round), self.follower.base(round)
+        newest = self.reached(self.follower.newest, round)
+        base = self.reached(self.follower.base, round)
         if newest is None or base is None:
             return
         if round == self.record.planned_rounds:
@@ -141,7 +144,8 @@ class ValidatorNode(Node):
             judged = self._judge_round(inputs)
             evidence = self.parts.store.put(judged.evidence)
             self._remember(inputs.round, judged.memory)
-        except (MemoryError, OSError, StorageError) as error:
+        except (MemoryError, OSError, StorageError, RuntimeError, ValueError) as error:
+            # RuntimeError: torch's word for a lack of memory. ValueError: numbers that no report can hold.
             log.error("abstaining", round=inputs.round, cause=str(error))
             return abstention(inputs)
         return build_report(judged, inputs.base_root, inputs.newest_root, evidence)
@@ -163,24 +167,34 @@ class ValidatorNode(Node):
             newest_root=newest.root,
             clip_norm=newest.state.clip_norm,
             seed=seen.seed,
-            submissions=tuple(self._submission(round, seat) for seat in sorted(seen.manifests)),
+            submissions=self._submissions(round),
             assigned={seat: samples.assigned.get(seat, ()) for seat in seen.manifests},
             held_out=samples.held_out(seen.seed),
             memory=self._memory_before(round),
         )
 
-    def _submission(self, round: int, seat: int) -> Submission:
-        seen = self.record.round(round)
-        manifest, at = seen.manifests[seat], seen.commits[seat]
-        try:
-            payload: bytes | Missing = self.follower.payload(round, seat)
-        except (Unavailable, WrongContent) as error:
-            log.warning("unavailable", round=round, seat=seat, cause=error.cause)
-            payload = Missing.UNAVAILABLE
-        except (StorageError, OSError) as error:
-            log.error("abstaining", round=round, seat=seat, cause=str(error))
-            payload = Missing.OWN_FAILURE
-        return Submission(seat, manifest, Position(*at), payload)
+    def _submissions(self, round: int) -> tuple[Submission, ...]:
+        """What was revealed, with its payload or why there is none.
+
+        A validator that got nobody's payload blames its own network: "unavailable" is then no verdict to give.
+        """
+        seen, payloads = self.record.round(round), self.follower.payloads(round)
+        cut_off = not any(isinstance(found, bytes) for found in payloads.values())
+        return tuple(
+            Submission(
+                seat,
+                seen.manifests[seat],
+                Position(*seen.commits[seat]),
+                found if isinstance(found, bytes) else self._missing(round, seat, found, cut_off),
+            )
+            for seat, found in payloads.items()
+        )
+
+    @staticmethod
+    def _missing(round: int, seat: int, error: StorageError | OSError, cut_off: bool) -> Missing:
+        unavailable = isinstance(error, Unavailable | WrongContent) and not cut_off
+        log.warning("no payload", round=round, seat=seat, cause=str(error), abstaining=not unavailable)
+        return Missing.UNAVAILABLE if unavailable else Missing.OWN_FAILURE
 
     # Memory between rounds: harm and likeness from the journal, earlier updates from the record
 
@@ -188,9 +202,14 @@ class ValidatorNode(Node):
         known, memory = self._memory
         if known == round - 1:
             return memory
-        kept = self.parts.journal.get(f"{self.run}/judged/{round - 1}")
-        restored = Memory.from_bytes(kept) if kept else Memory()
-        return restored.with_earlier(self._published_before(round))
+        return self._kept_memory(round).with_earlier(self._published_before(round))
+
+    def _kept_memory(self, round: int) -> Memory:
+        """That of the last round judged, which this validator may have missed some rounds after."""
+        for earlier in range(round - 1, max(-1, round - 1 - MEMORY_ROUNDS), -1):
+            if kept := self.parts.journal.get(f"{self.run}/judged/{earlier}"):
+                return Memory.from_bytes(kept)
+        return Memory()
 
     def _remember(self, round: int, memory: Memory) -> None:
         self._memory = (round, memory)
@@ -202,15 +221,18 @@ class ValidatorNode(Node):
         return tuple(one for earlier in rounds for one in self._published_in(earlier))
 
     def _published_in(self, round: int) -> list[Published]:
+        """The round's sound updates, as `judge_round` would remember them."""
         seen, found = self.record.round(round), []
-        for seat, manifest in sorted(seen.manifests.items()):
-            try:
-                update = self.follower.update(round, seat)
-            except (StorageError, PayloadError):
-                continue
-            at = Position(*seen.commits[seat])
-            found.append(Published(round, seat, manifest.trainer, at, manifest.update, update))
+        for seat, payload in self.follower.payloads(round).items():
+            manifest = seen.manifests[seat]
+            checked = self._checked(payload, manifest) if isinstance(payload, bytes) else None
+            if isinstance(checked, Update):
+                at = Position(*seen.commits[seat])
+                found.append(Published(round, seat, manifest.trainer, at, manifest.update, checked))
         return found
+
+    def _checked(self, payload: bytes, manifest: Manifest) -> Update | Refusal:
+        return check_payload(payload, manifest, self.follower.codec, self.follower.recipe.max_payload_bytes)
 
     # Sealed report
 
@@ -255,40 +277,37 @@ class ValidatorNode(Node):
             self.follower.schedule.score_reveal(round).end,
         )
 
-    def _ask_back(self, seat: int, head: BlockRef) -> None:
-        """Two rounds without a revealed report make a seat inactive; it asks back as soon as it sees that."""
+    def _ask_back(self, head: BlockRef) -> None:
+        """Asks back for a seat that rounds without a revealed report made inactive, as soon as the contract lets it."""
         round = self.follower.schedule.round_at(head.time)
-        stakes = self.record.validator_stakes(round + 1)
-        if round >= self.record.planned_rounds or stakes[seat] or not self._bonded(seat, round):
+        seat, last = self.seat_in(round), self.record.planned_rounds
+        if seat is None or round >= last or self.record.validator_stakes(round)[seat]:
+            return
+        entered = self.record.newest_entry(seat, round + 1)
+        bonded = self.record.seats[self.role][seat].stake.at(round + 1)
+        if not bonded or entered is None or entered + ACTIVE_ROUNDS + 1 >= round:
             return
         runs = self.parts.contracts.runs
         self.submit(
             f"ask-back/{round}",
             runs.ask_back(self.run, seat),
-            lambda at: True,
+            lambda at: self.follower.schedule.round_at(at.time) == round,
             self.follower.schedule.opens(round + 1),
         )
 
-    def _bonded(self, seat: int, round: int) -> bool:
-        return bool(self.record.seats[Role.VALIDATOR][seat].stake.at(round + 1))
-
-    def _publish_state(self, round: int) -> None:
-        """Computes the state after a round whose reports lie open, which also keeps it where others can fetch it."""
-        try:
-            self.follower.standing_after(round)
-        except Unavailable as error:
-            log.warning("state not reached", round=round, cause=error.cause, fix=error.fix)
-
     # Contests
 
-    def _answer_contests(self, seat: int, head: BlockRef) -> None:
+    def _answer_contests(self, head: BlockRef) -> None:
         """Looks again at each contested verdict of its own; votes only where it now thinks otherwise.
 
         A sealed verdict counts as a vote by itself, so agreeing needs no transaction.
         """
         for penalty, seen in self.record.penalties.items():
-            window = self.follower.schedule.contest(seen["round"])
-            if seen["status"] != "contested" or not window.contains(head.time):
+            round, window = seen["round"], self.follower.schedule.contest(seen["round"])
+            seat = self.seat_in(round)
+            if seen["status"] != "contested" or head.time >= window.end or seat is None:
+                continue
+            if not self.record.validator_stakes(round)[seat]:
                 continue
             sealed, now = self._sealed_verdict(seen, seat), self._verdict_again(seen)
             if now is None or (sealed == seen["verdict"]) == (now == seen["verdict"]):
@@ -313,18 +332,15 @@ class ValidatorNode(Node):
             return None
         manifest = self.record.round(round).manifests[seat]
         try:
-            checked = check_payload(
-                self.follower.payload(round, seat),
-                manifest,
-                self.follower.codec,
-                self.follower.recipe.max_payload_bytes,
-            )
-        except StorageError:
+            checked = self._checked(self.follower.payload(round, seat), manifest)
+        except (StorageError, OSError):
             return None
         if penalty["verdict"] == Verdict.MALFORMED:
             return checked.verdict if isinstance(checked, Refusal) else Verdict.ACCEPTED
         if isinstance(checked, Refusal):
             return checked.verdict
         others = [*self._published_before(round), *self._published_in(round)]
-        mine = next(one for one in self._published_in(round) if one.seat == seat)
+        mine = next((one for one in others if (one.round, one.seat) == (round, seat)), None)
+        if mine is None:
+            return None
         return Verdict.COPIED if original_of(mine, others) else Verdict.ACCEPTED
