@@ -231,17 +231,19 @@ def bar(run: uint256, seat: uint256, until_round: uint256):
 def commit(run: uint256, seat: uint256, commitment: bytes32):
     """
     @notice Commits to an update of the round whose commit window is open, once. Operator only; reverts while the
-            seat is barred, and once its owner's exit has started.
+            seat is barred, and unless about half the minimum bond stands: not once its owner's exit has started.
     @dev No lock: the only call out is a view of the vault, after which nothing is read again.
     """
     open: bool = False
     round: uint256 = 0
-    open, round = schedule._open_round(self._schedule(run))
+    word: uint256 = self._schedule(run)
+    open, round = schedule._open_round(word)
     assert open, "runs: not in commit window"
     key: uint256 = seats._key(run, seats.TRAINER, seat)
     tenure: uint256 = self._acting(key, round)
     assert round >= seats._round(tenure, seats.BARRED), "runs: seat is barred"
-    assert self._standing(run, seats._owner(tenure)) != 0, "runs: no standing bond"
+    standing: uint256 = self._standing(run, seats._owner(tenure))
+    assert standing >> ((word >> schedule.FLOOR) & schedule.FLOOR_MASK) != 0, "runs: no standing bond"
     seats._commit(key, round, commitment)
     log ITrainingRuns.Committed(run=run, round=round, seat=seat, commitment=commitment)
 
@@ -312,11 +314,13 @@ def report_commit(run: uint256, round: uint256, seat: uint256, commitment: bytes
 @external
 def report_reveal(run: uint256, round: uint256, seat: uint256, report: DynArray[bytes32, 29], salt: bytes32):
     """
-    @notice Opens the seat's sealed report. Operator only. Its hash is stored and its words are logged.
+    @notice Opens the seat's sealed report. Operator only. Its hash is stored and its words are logged. One too short for
+            both roots and the evidence's hash is refused, and so charged as not revealed.
     """
     assert schedule._in_score_reveal(self._schedule(run), round), "runs: not in score-reveal window"
     key: uint256 = seats._key(run, seats.VALIDATOR, seat)
     owner: address = seats._owner(self._acting(key, round))
+    assert len(report) >= 3, "runs: report too short"
     hash: bytes32 = keccak256(abi_encode(report))
     commitment: bytes32 = self._sealed(run, round, owner, hash, salt)
     assert seats._commitment(key, round) == seats._slot(commitment, round), "runs: not what was sealed"
@@ -390,8 +394,9 @@ def owners_at(run: uint256, role: uint256, round: uint256, first: uint256, count
     @notice Owners in `round` of up to `count` seats from `first` on; exact from the last round on.
     """
     found: DynArray[address, 256] = []
+    key: uint256 = self._seat_key(run, role, 0)
     for seat: uint256 in range(first, self._last(run, role, first, count), bound=256):
-        found.append(seats._owner(seats._holder(self._seat_key(run, role, seat), round)[0]))
+        found.append(seats._owner(seats._tenure_at(key | seat, round)))
     return found
 
 

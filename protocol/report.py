@@ -88,7 +88,7 @@ def words_hash(words: Sequence[bytes]) -> bytes:
 def read_report(words: Sequence[bytes], seats: int) -> Report | None:
     """The report as the contract reads it, whatever a validator put into its words.
 
-    Fewer than three words name no pair of roots and judge nobody: None, as if nothing had been revealed.
+    Fewer than three words are no report: None. The contract refuses to reveal them.
     Settlement goes by this, so that no odd encoding lets a node and the contract disagree. Pass the revealed
     words, not those of the result, to the contract: the hash is over what was revealed.
     """

@@ -71,6 +71,15 @@ class RunParams:
         """What the sponsor puts into escrow: rounds * (P + Q)."""
         return self.rounds * (self.trainer_pool + self.validator_pool)
 
+    @property
+    def commit_bond(self) -> int:
+        """Standing bond that a trainer's commit takes, wei: half the minimum, rounded down to a power of two.
+
+        Less than the minimum, so that a penalty keeps nobody from working; enough that who left and bonded
+        again has something at stake.
+        """
+        return 1 << max((self.trainer_min_bond // 2).bit_length() - 1, 0)
+
     def schedule(self) -> Schedule:
         return Schedule(
             start=self.start,

@@ -194,7 +194,7 @@ class SeatsModel:
         self._check_operator(operator, tenure, round)
         assert tenure is not None
         require(round >= tenure.barred_until, "runs: seat is barred")
-        require(standing != 0, "runs: no standing bond")
+        require(standing >= self.params.commit_bond, "runs: no standing bond")
         self._check_first(self.trainers[seat], round)
         return round
 

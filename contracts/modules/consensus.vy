@@ -7,7 +7,7 @@
 @dev Nothing is sorted: whoever settles gives each median as a hint, and one pass over the validators checks it.
      A report is [base root, newest root, evidence hash, seats 0..9, seats 10..19, ...]; in a word, seat 10j + i has
      bits [24 (9 - i), 24 (10 - i)), weight << 8 | verdict. Omitted words mean absent.
-     A report of fewer than three words, or none, names no pair of roots and judges nobody.
+     TrainingRuns reveals no report of fewer than three words.
      One threshold throughout: strictly more than half of the active stake T.
 """
 
@@ -16,7 +16,6 @@ struct Tally:
     harmful: uint256              # seats on which verdict 4 holds
     matches: uint256              # 16-bit lane v: seats with c > 0 on which validator seat v is within 2 % of c
 
-EMPTY_REPORT: constant(bytes32) = 0x569e75fc77c1a856f6daaf9e69d8a9566ca34aa47f9133711ce065a571af0cfd  # of no words
 BASE: constant(uint256) = 0       # words of a report
 NEWEST: constant(uint256) = 1
 SEATS: constant(uint256) = 3
@@ -45,7 +44,7 @@ def _check(reports: DynArray[DynArray[bytes32, 29], 16], hashes: bytes32[16]):
         if v < len(reports) and len(reports[v]) != 0:
             assert keccak256(abi_encode(reports[v])) == hashes[v], "settlement: wrong report"
         else:
-            assert hashes[v] == empty(bytes32) or hashes[v] == EMPTY_REPORT, "settlement: report missing"
+            assert hashes[v] == empty(bytes32), "settlement: report missing"
 
 
 @internal
@@ -56,11 +55,11 @@ def _holds_majority(
     """
     @notice Whether the pair (base root, newest root) of one validator seat's report has more than half of T.
     """
-    if seat >= len(reports) or len(reports[seat]) < SEATS:
+    if seat >= len(reports) or len(reports[seat]) == 0:
         return False
     held: uint256 = 0
     for v: uint256 in range(len(reports), bound=16):
-        if len(reports[v]) >= SEATS:
+        if len(reports[v]) != 0:
             if reports[v][BASE] == reports[seat][BASE] and reports[v][NEWEST] == reports[seat][NEWEST]:
                 held += stakes[v]
     return held * 2 > active_stake

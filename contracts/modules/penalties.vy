@@ -187,18 +187,27 @@ def _vote(id: bytes32, uphold: bool):
 def _voter(run: uint256, round: uint256) -> (uint256, uint256):
     """
     @notice Validator seat and stake of the round for which the sender speaks, as its owner or its operator.
+    @dev Owners first: who names another validator as its operator does not take that validator's own vote away.
     """
+    for v: uint256 in range(16):
+        voter: uint256 = self._voters[run][round][v]
+        if voter != 0 and msg.sender == self._voter_owner(voter):
+            return v, voter >> 160
     for v: uint256 in range(16):
         voter: uint256 = self._voters[run][round][v]
         if voter == 0:
             continue
-        owner: address = convert(voter & convert(max_value(uint160), uint256), address)
-        if msg.sender == owner:
-            return v, voter >> 160
+        owner: address = self._voter_owner(voter)
         seat: ITrainingRuns.Seat = staticcall wiring._runs().seat_at(run, VALIDATOR, v, round)
         if msg.sender == seat.operator and owner == seat.owner:
             return v, voter >> 160
     raise "settlement: not a validator"
+
+
+@internal
+@pure
+def _voter_owner(voter: uint256) -> address:
+    return convert(voter & convert(max_value(uint160), uint256), address)
 
 
 @internal

@@ -7,7 +7,7 @@
 @notice A run's windows as functions of block time. Protocol section 4.
 @dev The whole schedule is one word, so that the hot path reads one slot: start (40 bits), commit, reveal,
      score-commit, score-reveal, settle, contest (24 each), rounds (16), overlap (1), trainer limit (9), validator
-     limit (5), open trainers (1), period (26). All windows are half-open.
+     limit (5), open trainers (1), commit floor (7), period (26). All windows are half-open.
 """
 
 COMMIT: constant(uint256) = 40
@@ -21,11 +21,13 @@ OVERLAP: constant(uint256) = 200
 TRAINERS: constant(uint256) = 201
 VALIDATORS: constant(uint256) = 210
 OPEN: constant(uint256) = 215
-PERIOD: constant(uint256) = 216
+FLOOR: constant(uint256) = 216             # a commit takes a bond of at least 2**floor wei
+PERIOD: constant(uint256) = 223
 
 START_MASK: constant(uint256) = 2**40 - 1
 SECONDS_MASK: constant(uint256) = 2**24 - 1
 ROUNDS_MASK: constant(uint256) = 2**16 - 1
+FLOOR_MASK: constant(uint256) = 2**7 - 1
 
 
 @internal

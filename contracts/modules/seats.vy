@@ -16,10 +16,10 @@ struct Seat:
     stakes: uint256                # newest (96 bits), the one before (96), from which round each (24, 24)
     reports: bytes32[2]            # validators: hash of the revealed report, by round parity
     stake_before: uint256          # what counted before the two in `stakes`
-    operator: uint256              # newest operator (160 bits), from round (24)
-    operator_before: address
     previous: uint256              # the previous tenure
-    previous_operator: address
+    operator: uint256              # newest operator named (160 bits), from round (24): also by the previous tenure
+    operator_before: uint256       # the one before
+    operator_first: address        # the one before both
 
 TRAINER: constant(uint256) = 1
 VALIDATOR: constant(uint256) = 2
@@ -79,22 +79,32 @@ def _current(key: uint256) -> uint256:
 
 @internal
 @view
-def _holder(key: uint256, round: uint256) -> (uint256, address):
+def _tenure_at(key: uint256, round: uint256) -> uint256:
     """
-    @dev On the hot path: fields are unpacked in place.
-    @return Tenure (zero where nobody holds the seat) and operator in `round`.
+    @return The tenure that `round` belongs to; zero where nobody holds the seat.
     """
     tenure: uint256 = self.seats[key].tenure
-    if (tenure >> SINCE) & ROUND_MASK > round:
-        tenure = self.seats[key].previous
-        if (tenure >> SINCE) & ROUND_MASK > round:
-            return 0, empty(address)
-        return tenure, self.seats[key].previous_operator
+    if (tenure >> SINCE) & ROUND_MASK <= round:
+        return tenure
+    tenure = self.seats[key].previous
+    return tenure if (tenure >> SINCE) & ROUND_MASK <= round else 0
+
+
+@internal
+@view
+def _holder(key: uint256, round: uint256) -> (uint256, address):
+    """
+    @dev On the hot path: fields are unpacked in place, and who is its own operator costs no further word.
+    @return Tenure (zero where nobody holds the seat) and operator in `round`.
+    """
+    tenure: uint256 = self._tenure_at(key, round)
     if tenure & DELEGATED == 0:
         return tenure, convert(tenure & ADDRESS_MASK, address)
     named: uint256 = self.seats[key].operator
-    if (named >> SINCE) & ROUND_MASK > round:
-        return tenure, self.seats[key].operator_before
+    if named >> SINCE > round:
+        named = self.seats[key].operator_before
+        if named >> SINCE > round:
+            return tenure, self.seats[key].operator_first
     return tenure, convert(named & ADDRESS_MASK, address)
 
 
@@ -128,19 +138,23 @@ def _set_stake(key: uint256, stake: uint256, round: uint256):
 
 @internal
 def _set_operator(key: uint256, operator: address, round: uint256):
+    """
+    @dev `round` never falls from call to call: it is the next round.
+    """
     tenure: uint256 = self.seats[key].tenure
-    named: uint256 = self.seats[key].operator
     if tenure & DELEGATED == 0:
-        self.seats[key].operator_before = self._owner(tenure)
+        self._name(key, self._owner(tenure), self._round(tenure, SINCE))
         self.seats[key].tenure = tenure | DELEGATED
-    elif self._round(named, SINCE) != round:
-        self.seats[key].operator_before = self._owner(named)
     self._name(key, operator, round)
 
 
 @internal
 def _name(key: uint256, operator: address, round: uint256):
     assert operator != empty(address), "runs: no operator"
+    named: uint256 = self.seats[key].operator
+    if named >> SINCE != round:
+        self.seats[key].operator_first = self._owner(self.seats[key].operator_before)
+        self.seats[key].operator_before = named
     self.seats[key].operator = convert(operator, uint256) | (round << SINCE)
 
 
@@ -152,7 +166,6 @@ def _seat(run: uint256, role: uint256, seat: uint256, owner: address, operator: 
     key: uint256 = self._key(run, role, seat)
     old: uint256 = self.seats[key].tenure
     if old != 0:
-        self.seats[key].previous_operator = self._holder(key, round - 1)[1]
         self.seats[key].previous = old
         self.members[run][self._owner(old)] &= ~MEMBER_MASK
     barred: uint256 = self.members[run][owner] >> 16
@@ -245,7 +258,9 @@ def _commitment(key: uint256, round: uint256) -> uint256:
 @internal
 def _commit(key: uint256, round: uint256, commitment: bytes32):
     assert self._commitment(key, round) == 0, "runs: already committed"
-    self.seats[key].commitments[round & 1] = self._slot(commitment, round)
+    slot: uint256 = self._slot(commitment, round)
+    assert slot != 0, "runs: empty commitment"  # in round 0 it would read as none
+    self.seats[key].commitments[round & 1] = slot
 
 
 @internal

@@ -8,6 +8,7 @@
 """
 
 from interfaces import ITrainingRuns
+from modules import bits
 from modules import schedule
 
 struct Terms:
@@ -89,6 +90,15 @@ def _period(p: ITrainingRuns.RunParams) -> uint256:
 
 @internal
 @pure
+def _commit_floor(min_bond: uint256) -> uint256:
+    """
+    @return Logarithm of half the minimum bond, rounded down: who left and bonds a few wei again puts nothing at stake.
+    """
+    return max(bits._span(min_bond // 2), 1) - 1
+
+
+@internal
+@pure
 def _pack(p: ITrainingRuns.RunParams) -> Terms:
     """
     @dev Only after `_check`, which bounds every field to its bits.
@@ -107,6 +117,7 @@ def _pack(p: ITrainingRuns.RunParams) -> Terms:
             | (p.trainer_limit << schedule.TRAINERS)
             | (p.validator_limit << schedule.VALIDATORS)
             | (convert(p.open_trainers, uint256) << schedule.OPEN)
+            | (self._commit_floor(p.trainer_min_bond) << schedule.FLOOR)
             | (self._period(p) << schedule.PERIOD)
         ),
         pools=(

@@ -375,19 +375,22 @@ def test_there_is_no_round_after_the_final_one(run: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [0, 1, 2])
-def test_report_without_roots_blocks_nobody(contracts: System, words: int) -> None:
+def test_report_without_roots_counts_as_not_revealed_and_blocks_nobody(contracts: System, words: int) -> None:
     run = Run.create(contracts)
     run.join_trainers(1)
     run.join_validators([1_000_000, 3_000_000])
     stub = [BASE] * words
     run.play({1: flat(5)}, sealed={1: flat(5)} | {0: Stub(stub)})
     run.enter("score_reveal")
-    contracts.runs.report_reveal(run.id, 0, 0, stub, SALT, sender=run.validators[0])
+    with reverts("runs: report too short"):
+        contracts.runs.report_reveal(run.id, 0, 0, stub, SALT, sender=run.validators[0])
     run.enter("settle")
     hints = hint_words([5])
     with reverts("settlement: no majority"):
-        run.settlement.settle(run.id, 0, 0, 1, hints, [stub, flat(5).words()], 0)
-    run.settlement.settle(run.id, 0, 0, 1, hints, [stub, flat(5).words()], 1)
+        run.settlement.settle(run.id, 0, 0, 1, hints, [[], flat(5).words()], 0)
+    run.settlement.settle(run.id, 0, 0, 1, hints, [[], flat(5).words()], 1)
+    run.settlement.charge(run.id, 0, Role.VALIDATOR)
+    assert run.bond_of(run.validators[0]) == 990_000
 
 
 class Stub(Report):

@@ -99,6 +99,8 @@ class SeatsMachine(RuleBasedStateMachine):
             self.run.bond(owner, wei)
             if leave > 7:
                 self.vault.start_exit(manager, self.run.id, sender=owner)
+        elif owner != STRANGER and self.evm.time >= self.vault.exit_time(manager, self.run.id, owner):
+            self.vault.finish_exit(manager, self.run.id, sender=owner)
         self.both(
             lambda: self.runs.sync(self.run.id, role, seat),
             lambda: self.model.sync(role, seat, self.evm.time, self.standing(owner)),
@@ -197,8 +199,7 @@ class SeatsMachine(RuleBasedStateMachine):
         assert found.from_round == tenure.from_round
         assert found.active_from == tenure.active_from
         assert found.stake == record.stakes.at(round)
-        if round >= self.model.clock(self.evm.time)[0]:
-            assert found.operator == tenure.operators.at(round)
+        assert found.operator == tenure.operators.at(round)
 
 
 TestSeatsMachine = SeatsMachine.TestCase
