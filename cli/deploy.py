@@ -10,6 +10,7 @@ from earnest.cli.exits import Exit, UsageError
 from earnest.cli.flags import AccountFlags, ChainFlags, SendFlags
 from earnest.cli.output import Answer, table
 from earnest.cli.session import Session, coins
+from earnest.cli.transactions import consent
 from earnest.client.storage.journal import Journal
 from earnest.deploy.manifest import load_manifest
 from earnest.deploy.plan import SINK, Plan, make_plan
@@ -60,7 +61,7 @@ def run(*, token: str | None = None, sink: str = SINK, flags: SendFlags = SEND) 
         cost = f"at most {made.gas:,} gas for {len(made.steps)} contracts"
         if not session.network.local and not flags.yes:
             session.notice(f"{made.deployer} deploys to {session.network.name}: {cost}")
-        session.consent([])
+        consent(session, [])
         signer = session.signer
         session.hold_key()
         if _restarted(session):

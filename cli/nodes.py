@@ -10,6 +10,7 @@ from earnest.cli.exits import UsageError
 from earnest.cli.flags import NodeFlags, RunNumber
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
+from earnest.cli.transactions import consent, transact
 from earnest.client.participation import held_seat, uri_steps
 from earnest.protocol.verdicts import Role
 
@@ -103,7 +104,7 @@ def _run_node(
     if poll <= 0 or patience < 0:
         raise UsageError("--poll must be positive, --patience not negative", "correct the numbers")
     with Session(flags) as session:
-        session.consent([])
+        consent(session, [])
         _start_logs(session)
         account = session.address(owner)
         held = _seat(session, run, role, account)
@@ -173,4 +174,4 @@ def _register(
     registered = getattr(seen, "uri", None)
     if url is not None and url != registered:
         steps = uri_steps(session.contracts, run, held, url)
-        session.transact(party, f"seat/{run}/uri/{url}", steps)
+        transact(session, party, f"seat/{run}/uri/{url}", steps)

@@ -9,6 +9,7 @@ from earnest.cli.exits import UsageError
 from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table
 from earnest.cli.session import Session
+from earnest.cli.transactions import send
 from earnest.client.amounts import brief
 from earnest.client.participation import contest_steps
 from earnest.protocol.verdicts import Verdict
@@ -85,8 +86,8 @@ def contest(penalty: str, /, *, flags: SendFlags = SEND) -> Answer:
     with Session(flags) as session:
         steps = contest_steps(session.contracts, key, session.account, session.at)
         document = {"action": "contest", "penalty": "0x" + key.hex()}
-        return session.send(
-            f"penalty/{key.hex()}/contest", steps, document, "Contested; the validators vote again."
+        return send(
+            session, f"penalty/{key.hex()}/contest", steps, document, "Contested; the validators vote again."
         )
 
 

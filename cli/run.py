@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import ChainFlags, RunNumber, SeatNumber, SendFlags, ServeFlags
+from earnest.cli.opening import example_file, open_run, serve_objects
 from earnest.cli.output import Answer, progress
 from earnest.cli.output import show as show_answer
 from earnest.cli.run_view import run_answer
-from earnest.cli.session import Session, transaction
+from earnest.cli.session import Session
+from earnest.cli.transactions import consent, send, transact, transaction, transaction_line, would_send
 from earnest.client.chain.contracts import SeatHeld
-from earnest.client.commands import duties, finish_earlier, settle_due
+from earnest.client.commands import duties, finish_earlier, planned, settle_due
 from earnest.client.errors import Reverted
 from earnest.client.participation import (
     Step,
     end_steps,
-    fund_steps,
     held_seat,
     join_steps,
     leave_steps,
@@ -29,9 +28,8 @@ from earnest.client.participation import (
     refund_steps,
     sync_steps,
 )
-from earnest.client.run_file import PAID_SHARE, RunFile, check_params, remarks
+from earnest.client.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
-from earnest.client.storage.serve import ObjectServer
 from earnest.protocol.verdicts import Role
 
 if TYPE_CHECKING:
@@ -70,80 +68,17 @@ def create(
         Rounds, in place of the file's.
     """
     if example:
-        return _example()
+        return example_file()
     if file is None:
         raise UsageError("no run file given", "write one: `earnest run create --example > run.toml`")
     with Session(flags) as session:
         given = {"start_in_s": start_in, "rounds": rounds}
-        answer = _create(session, RunFile.read(file).changed(given))
+        answer = open_run(session, RunFile.read(file).changed(given))
         if session.settings.serve is None or flags.dry_run:
             return answer
         show_answer(answer, session.world.stdout, as_json=flags.json)
-        _serve(session, session.public_folder)
-        return None
-
-
-def _example() -> Answer:
-    text = (files("earnest.cli") / "run_example.toml").read_text()
-    return Answer({"example": text}, [text.rstrip()])
-
-
-def _create(session: Session, run_file: RunFile) -> Answer:
-    from earnest.client.bundle import publish
-    from earnest.client.diloco.initial import initial_state
-    from earnest.client.diloco.state import state_root
-    from earnest.client.tasks.task import load_task
-
-    admission = run_file.admitted()
-    with progress(session.world.stderr, "building the initial state"):
-        recipe = run_file.make_recipe()
-        initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
-    params = run_file.params(recipe, state_root(initial), session.chain.head().time, session.decimals)
-    check_params(params, session.chain.head().time, session.network.block_time_s, session.finality_s)
-    store = ObjectStore("memory:///" if session.flags.dry_run else session.public_folder)
-    root = publish(store, recipe, admission, initial)
-    uri = f"{_files_url(session)}/{root.hex()}"
-    for remark in remarks(params, recipe):
-        session.notice(remark)
-    session.notice(f"The budget is {session.tokens(params.budget)}.")
-    steps = fund_steps(session.contracts, session.account, params, uri, session.at)
-    document = {
-        "uri": uri,
-        "recipe_hash": recipe.hash(),
-        "initial_state": params.initial_state,
-        "start": params.start,
-        "rounds": params.rounds,
-        "params": asdict(params),
-        **session.amounts("budget", params.budget),
-        **session.amounts("expected_trainer_pay", int(params.trainer_pool * params.rounds * PAID_SHARE)),
-    }
-    return session.send(
-        f"run/create/{root.hex()}",
-        steps,
-        document,
-        lambda made: f"Run {made['run']} is open. Its files: {uri}. Next: `earnest run show {made['run']}`",
-        lambda receipts: {"run": _created(session, receipts)},
-    )
-
-
-def _created(session: Session, receipts: Sequence[Receipt]) -> int:
-    """The number of the run that the last receipt opened."""
-    runs = session.contracts.runs
-    events = [runs.abi.decode_log(log) for log in receipts[-1].logs if log.address == runs.address]
-    return next(event[1]["run"] for event in events if event is not None and event[0] == "RunCreated")
-
-
-def _files_url(session: Session) -> str:
-    """Where the run's files will be found: as the settings say or, on a local network, in this machine's folder."""
-    if session.public_url is not None:
-        return session.public_url
-    if not session.network.local:
-        raise UsageError(
-            "nobody could fetch the run's files",
-            "say where they will be served: --public-url or --serve HOST:PORT",
-        )
-    session.notice("no --public-url: the run's files can be read on this machine only")
-    return str(session.public_folder.resolve())
+    serve_objects(session)  # the session is closed: other commands may use the key meanwhile
+    return None
 
 
 @app.command
@@ -172,15 +107,7 @@ def serve(run: RunNumber, /, *, flags: ServeFlags = SERVE) -> None:
             [f"Run {run} names {record.uri}"],
         )
         show_answer(served, session.world.stdout, as_json=flags.json)
-        _serve(session, session.public_folder)
-
-
-def _serve(session: Session, folder: Path) -> None:
-    address = session.settings.serve_address
-    assert address is not None
-    with session.world.stopping() as stop, ObjectServer(folder, *address) as server:
-        session.notice(f"serving {folder} on {server.url} until stopped (Ctrl-C)")
-        stop.wait()
+        serve_objects(session)
 
 
 @app.command
@@ -212,7 +139,7 @@ def end(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
     with Session(flags) as session:
         done = f"Run {run} ends after the next round. The rest comes back with `earnest run settle {run}`."
         steps = end_steps(session.contracts, run)
-        return session.send(f"run/{run}/end", steps, {"action": "end", "run": run}, done)
+        return send(session, f"run/{run}/end", steps, {"action": "end", "run": run}, done)
 
 
 @app.command
@@ -264,7 +191,8 @@ def join(
             at=session.at,
         )
         document = {"action": "join", "run": run, "role": role, **session.amounts("bond", wei)}
-        return session.send(
+        return send(
+            session,
             f"run/{run}/join/{role}",
             steps,
             document,
@@ -312,7 +240,7 @@ def leave(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
         steps = leave_steps(session.contracts, run, held.role, held.seat, session.account, session.at)
         document = {"action": "leave", "run": run, "role": held.role, "seat": held.seat}
         done = f"The exit has started. When its delay is over: `earnest stake exit {run}`"
-        return session.send(f"run/{run}/leave", steps, document, done)
+        return send(session, f"run/{run}/leave", steps, document, done)
 
 
 @app.command
@@ -346,7 +274,8 @@ def sync(
             held = SeatHeld(Role[role.upper()], seat)
         document = {"action": "sync", "run": run, "role": held.role, "seat": held.seat}
         label = f"run/{run}/sync/{int(held.role)}/{held.seat}"
-        return session.send(
+        return send(
+            session,
             label,
             sync_steps(session.contracts, run, held),
             document,
@@ -377,8 +306,9 @@ def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
         steps = [Step(duty.intent, duty.intent, duty.call) for duty in due]
         steps += refund_steps(session.contracts, run) if refund else []
         if flags.dry_run:
-            return session.would_send(session.preview(steps), document)
-        session.consent(session.preview(steps) if not session.network.local else [])
+            return would_send(session, planned(session.deployment, session.account, steps), document)
+        asked = not session.network.local and not flags.yes
+        consent(session, planned(session.deployment, session.account, steps) if asked else [])
         return _settle(session, run, document)
 
 
@@ -390,12 +320,12 @@ def _settle(session: Session, run: int, document: dict[str, Any]) -> Answer:
         if isinstance(outcome, Reverted):
             refused.append({"step": duty.intent, "reason": outcome.reason})
         else:
-            settled.append(transaction(duty.intent, duty.call.function, outcome))
+            settled.append(transaction(session, duty.intent, duty.call.function, outcome))
     if refund_due(session.contracts, run, session.account, session.chain.head()):
         steps = refund_steps(session.contracts, run)
-        receipts = session.transact(party, f"run/{run}/refund", steps)
-        settled.append(transaction("refund", steps[0].call.function, receipts[0]))
-    lines = [f"{t['step']}: {t['hash']} in block {t['block']}" for t in settled]
+        receipts = transact(session, party, f"run/{run}/refund", steps)
+        settled.append(transaction(session, "refund", steps[0].call.function, receipts[0]))
+    lines = [*map(transaction_line, settled)]
     lines += [f"{r['step']}: refused, {r['reason']}" for r in refused]
     whole = {**document, "account": session.account, "transactions": settled, "refused": refused}
     return Answer(whole, lines or ["Nothing was left to settle."])

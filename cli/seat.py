@@ -6,6 +6,7 @@ from earnest.cli.app import make_group
 from earnest.cli.flags import AccountFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
+from earnest.cli.transactions import send
 from earnest.client.participation import held_seat, operator_steps, uri_steps
 
 app = make_group("seat")
@@ -30,7 +31,7 @@ def operator(run: RunNumber, address: str, /, *, flags: SendFlags = SEND) -> Ans
         steps = operator_steps(session.contracts, run, session.account, chosen, session.at)
         document = {"action": "operator", "run": run, "operator": chosen}
         done = f"{chosen} works for your seat from the next round on."
-        return session.send(f"seat/{run}/operator/{chosen}", steps, document, done)
+        return send(session, f"seat/{run}/operator/{chosen}", steps, document, done)
 
 
 @app.command
@@ -52,7 +53,7 @@ def uri(run: RunNumber, url: str, /, *, owner: str | None = None, flags: SendFla
         held = held_seat(session.contracts, run, session.address(owner), session.at)
         steps = uri_steps(session.contracts, run, held, url)
         document = {"action": "uri", "run": run, "role": held.role, "seat": held.seat, "uri": url}
-        return session.send(f"seat/{run}/uri/{url}", steps, document, f"The seat's objects are at {url}.")
+        return send(session, f"seat/{run}/uri/{url}", steps, document, f"The seat's objects are at {url}.")
 
 
 @app.command

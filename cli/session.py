@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags
-from earnest.cli.output import Answer, amounts, plain, progress, safe
+from earnest.cli.output import amounts, progress, safe
 from earnest.client.addresses import checked_address
 from earnest.client.amounts import brief, format_amount, parse_amount
 from earnest.client.errors import KeystoreError
@@ -19,13 +18,10 @@ from earnest.client.logs import configure_logs
 from earnest.client.settings import Settings
 
 if TYPE_CHECKING:
-    from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
     from earnest.client.chain.contracts import Contracts
     from earnest.client.chain.endpoints import Chain
-    from earnest.client.chain.outbox import Preview
     from earnest.client.chain.signer import Signer
-    from earnest.client.participation import Step
     from earnest.client.party import Deployment, Party
     from earnest.deploy.manifest import Manifest
     from earnest.deploy.networks import Network
@@ -232,125 +228,6 @@ class Session:
         """Where others find them, as far as the settings say."""
         given, serve = self.settings.public_url, self.settings.serve
         return given.rstrip("/") if given else f"http://{serve}" if serve else None
-
-    # Transactions
-
-    def send(
-        self,
-        label: str,
-        steps: Sequence[Step],
-        document: dict[str, Any],
-        done: str | Callable[[dict[str, Any]], str],
-        found: Callable[[Sequence[Receipt]], dict[str, Any]] = lambda receipts: {},
-    ) -> Answer:
-        """Previews the steps, asks where it has to, sends them. Only previews them with --dry-run.
-
-        `label` names the command and its arguments, for the journal. `found` reads results out of the receipts into
-        the document, from which `done` says in words what then is the case.
-        """
-        from earnest.client.commands import finish_earlier
-
-        plan = self.preview(steps)
-        if self.flags.dry_run:
-            return self.would_send(plan, document)
-        self.consent(plan)
-        party = self.party()
-        for name in finish_earlier(party):
-            self.notice(f"an earlier transaction is mined: {name}")
-        receipts = self.transact(party, label, steps)
-        document = {**document, **found(receipts)}
-        transactions = [
-            transaction(step.name, step.call.function, receipt)
-            for step, receipt in zip(steps, receipts, strict=True)
-        ]
-        lines = [f"{t['step']}: {t['hash']} in block {t['block']}, {t['gas']:,} gas" for t in transactions]
-        told = done if isinstance(done, str) else done(document)
-        return Answer({**document, "account": self.account, "transactions": transactions}, [*lines, told])
-
-    def transact(self, party: Party, label: str, steps: Sequence[Step]) -> list[Receipt]:
-        """Sends the steps one after the other, with a notice for each."""
-        from earnest.client.commands import perform
-
-        return perform(party, label, steps, lambda step: self.notice(f"{step.purpose} ..."))
-
-    def preview(self, steps: Sequence[Step]) -> list[tuple[Step, Preview | None]]:
-        """What the steps would cost, from what the chain says now."""
-        from earnest.client.commands import previews
-
-        return list(zip(steps, previews(self.deployment, self.account, steps), strict=True))
-
-    def consent(self, plan: Sequence[tuple[Step, Preview | None]]) -> None:
-        """Asks before money of value moves. Raises UsageError for a no, or where nobody can be asked."""
-        if self.network.local or self.flags.yes:
-            return
-        for line in self._plan_lines(plan):
-            self.notice(line)
-        if not self.world.interactive:
-            raise UsageError(
-                f"{self.network.name} is not a local network, and nobody is here to be asked",
-                "look at it with --dry-run, then say --yes",
-            )
-        self.world.stderr.write(f"Send from {self.account} on {self.network.name}? [y/N] ")
-        self.world.stderr.flush()
-        if self.world.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise UsageError("not sent", "answer y, or give --yes")
-
-    def would_send(self, plan: Sequence[tuple[Step, Preview | None]], document: dict[str, Any]) -> Answer:
-        """The answer to --dry-run."""
-        known = [preview for _, preview in plan if preview is not None]
-        balance = known[0].balance if known else self.chain.balance(self.account, self.at)
-        cost = sum(preview.cost for preview in known)
-        calls = [_call_document(step, preview) for step, preview in plan]
-        whole = {
-            **document,
-            "dry_run": True,
-            "account": self.account,
-            "calls": calls,
-            "cost_wei": str(cost),
-            "balance_wei": str(balance),
-            "balance_after_wei": str(balance - cost),
-        }
-        after = f"balance {coins(balance)}, at least {coins(balance - cost)} after; nothing was sent"
-        return Answer(whole, [*self._plan_lines(plan), after])
-
-    def _plan_lines(self, plan: Sequence[tuple[Step, Preview | None]]) -> list[str]:
-        lines: list[str] = []
-        for step, found in plan:
-            arguments = ", ".join(f"{name}={_short(value)}" for name, value in step.call.args.items())
-            lines.append(f"{step.purpose}: {step.call.function}({arguments}) to {step.call.to}")
-            cost = "gas is known once the step before is mined"
-            if found is not None:
-                cost = f"at most {found.gas:,} gas, {coins(found.cost)}"
-            lines.append(f"  {cost}")
-        return lines
-
-
-def transaction(step: str, function: str, receipt: Receipt) -> dict[str, Any]:
-    return {
-        "step": step,
-        "function": function,
-        "hash": receipt.hash,
-        "block": receipt.block_number,
-        "gas": receipt.gas_used,
-        "cost_wei": str(receipt.cost),
-    }
-
-
-def _call_document(step: Step, found: Preview | None) -> dict[str, Any]:
-    return {
-        "step": step.name,
-        "purpose": step.purpose,
-        "to": step.call.to,
-        "function": step.call.function,
-        "args": step.call.args,
-        "gas": None if found is None else found.gas,
-        "cost_wei": None if found is None else str(found.cost),
-    }
-
-
-def _short(value: Any) -> str:
-    text = str(plain(value))
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def coins(wei: int) -> str:

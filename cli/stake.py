@@ -8,6 +8,7 @@ from earnest.cli.app import make_group
 from earnest.cli.flags import AccountFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
+from earnest.cli.transactions import send
 from earnest.client.amounts import brief
 from earnest.client.participation import bond_steps, deposit_steps, exit_steps, withdraw_steps
 
@@ -32,7 +33,7 @@ def deposit(amount: str, /, *, flags: SendFlags = SEND) -> Answer:
         wei = session.wei(amount)
         steps = deposit_steps(session.contracts, session.account, wei, session.at)
         document = {"action": "deposit", **session.amounts("amount", wei)}
-        return session.send(f"stake/deposit/{wei}", steps, document, f"Deposited {session.tokens(wei)}.")
+        return send(session, f"stake/deposit/{wei}", steps, document, f"Deposited {session.tokens(wei)}.")
 
 
 @app.command
@@ -55,7 +56,7 @@ def take_out(session: Session, wei: int | None, action: str) -> Answer:
     steps = withdraw_steps(session.contracts, session.account, wei, session.at)
     taken = steps[0].call.args["amount"]
     document = {"action": action, **session.amounts("amount", taken)}
-    return session.send(f"stake/{action}/{taken}", steps, document, f"Took out {session.tokens(taken)}.")
+    return send(session, f"stake/{action}/{taken}", steps, document, f"Took out {session.tokens(taken)}.")
 
 
 @app.command
@@ -78,7 +79,7 @@ def bond(run: RunNumber, amount: str, /, *, flags: SendFlags = SEND) -> Answer:
         steps = bond_steps(session.contracts, run, session.account, wei, session.at)
         document = {"action": "bond", "run": run, **session.amounts("amount", wei)}
         done = f"Added {session.tokens(wei)} to the bond in run {run}."
-        return session.send(f"stake/bond/{run}/{wei}", steps, document, done)
+        return send(session, f"stake/bond/{run}/{wei}", steps, document, done)
 
 
 @app.command(name="exit")
@@ -103,7 +104,7 @@ def exit_(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
             else "The exit has started; repeat the command when it is over."
         )
         document = {"action": "finish-exit" if finishes else "start-exit", "run": run}
-        return session.send(f"stake/exit/{run}/{steps[0].name}", steps, document, done)
+        return send(session, f"stake/exit/{run}/{steps[0].name}", steps, document, done)
 
 
 @app.command

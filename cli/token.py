@@ -7,6 +7,7 @@ from earnest.cli.exits import UsageError
 from earnest.cli.flags import SendFlags
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
+from earnest.cli.transactions import send
 from earnest.client.participation import mint_steps
 
 app = make_group("token")
@@ -35,4 +36,4 @@ def mint(amount: str, /, *, to: str | None = None, flags: SendFlags = SEND) -> A
         steps = mint_steps(session.contracts, receiver, wei)
         document = {"action": "mint", "to": receiver, **session.amounts("amount", wei)}
         done = f"Made {session.tokens(wei)} for {receiver}."
-        return session.send(f"token/mint/{receiver}/{wei}", steps, document, done)
+        return send(session, f"token/mint/{receiver}/{wei}", steps, document, done)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call
-from earnest.client.chain.outbox import Preview, preview
+from earnest.client.chain.outbox import FeePolicy, preview
 from earnest.client.errors import EarnestError, Reverted
 from earnest.client.participation import Step
 from earnest.client.party import Deployment, Party
@@ -16,21 +17,58 @@ from earnest.client.settler import Duty, Settler
 MOST_PASSES = 8
 """Settling a round opens the way for pay, that for penalties; more passes than this never find more to do."""
 
+UNKNOWN_GAS = 500_000
+TYPICAL_GAS: Mapping[str, int] = {
+    "approve": 47_000,
+    "deposit": 81_000,
+    "allow": 47_000,
+    "bond": 51_000,
+    "start_exit": 50_000,
+    "create_run": 330_000,
+    "join": 130_000,
+    "sync": 60_000,
+    "pay_validators": 150_000,
+    "lock": 250_000,
+}
+"""Of calls that follow others in a command, measured on the embedded chain."""
+
 
 class UnfinishedError(EarnestError):
     """A transaction was sent and is not mined yet."""
 
 
-def previews(deployment: Deployment, sender: str, steps: Sequence[Step]) -> list[Preview | None]:
-    """What each step would cost. None where only the steps before it make it possible; the first raises Reverted."""
-    found: list[Preview | None] = []
+@dataclass(frozen=True)
+class Planned:
+    """What a step will cost at most: gas with the outbox's reserve, wei per gas.
+
+    `simulated`: the chain ran the call. Where it cannot yet, because a step before it is missing, the gas is what
+    the call typically uses.
+    """
+
+    step: Step
+    gas: int
+    max_fee: int
+    simulated: bool
+
+    @property
+    def cost(self) -> int:
+        """Wei, value included."""
+        return self.gas * self.max_fee + self.step.call.value
+
+
+def planned(deployment: Deployment, sender: str, steps: Sequence[Step]) -> list[Planned]:
+    """What each step would cost now. Raises Reverted when the chain refuses the first of them."""
+    policy, market = FeePolicy(), deployment.chain.fees()
+    found: list[Planned] = []
     for position, step in enumerate(steps):
         try:
-            found.append(preview(deployment.chain, sender, step.call))
+            given = preview(deployment.chain, sender, step.call, policy)
+            found.append(Planned(step, given.gas, given.max_fee, simulated=True))
         except Reverted:
             if position == 0:
                 raise
-            found.append(None)
+            gas = policy.gas(TYPICAL_GAS.get(step.call.function, UNKNOWN_GAS))
+            found.append(Planned(step, gas, policy.first(market).max_fee, simulated=False))
     return found
 
 

@@ -24,7 +24,7 @@ SEED = b"cli tests"
 PASSWORD = "a good password"
 BEAT_S = 0.05
 COIN = 10**18
-ROLES = ("sponsor", "trainer", "validator", "stranger", "latecomer", "operator")
+ROLES = ("sponsor", "trainer", "validator", "stranger", "latecomer", "operator", "newcomer")
 ADDRESS = {role: account(SEED, index).address for index, role in enumerate(ROLES)}
 
 RUN_FILE = """
@@ -161,13 +161,13 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A chain with our contracts, where sponsor, trainer, validator and latecomer have 10,000 tokens each.
+    """A chain with our contracts, where everyone but stranger and operator has 10,000 tokens.
 
     Run 1 is open and starts in the far future.
     """
     for served in _served(tmp_path_factory.mktemp("place")):
         _must(["deploy", "run", *served.acting("sponsor")])
-        for role in ("sponsor", "trainer", "validator", "latecomer"):
+        for role in ("sponsor", "trainer", "validator", "latecomer", "newcomer"):
             _must(["token", "mint", "10000", "--to", ADDRESS[role], *served.acting("sponsor")])
         _must(["run", "create", str(served.run_file), *served.acting("sponsor")])
         yield served

@@ -179,6 +179,26 @@ def test_trainer_and_validator_join_change_their_seat_and_leave(place: Place, cl
     assert int(after["idle_wei"]) >= 15025 * COIN // 100
 
 
+@pytest.mark.parametrize(
+    ("role", "command"),
+    [
+        ("sponsor", ["run", "create", "FILE", "--rounds", "3"]),
+        ("newcomer", ["run", "join", "1", "--role", "trainer"]),
+        ("newcomer", ["run", "leave", "1"]),
+    ],
+)
+def test_a_dry_run_names_enough_gas_for_what_is_then_used(
+    role: str, command: list[str], place: Place, cli: Cli
+) -> None:
+    words = [str(place.run_file) if word == "FILE" else word for word in command]
+    foreseen = cli(*words, *place.acting(role), "--dry-run", "--json").document["calls"]
+    used = cli(*words, *place.acting(role), "--json").document["transactions"]
+    assert [call["step"] for call in foreseen] == [step["step"] for step in used]
+    assert foreseen[0]["simulated"]
+    for call, step in zip(foreseen, used, strict=True):
+        assert step["gas"] < call["gas"] < 3 * step["gas"] + 30_000, step["step"]
+
+
 def test_who_is_not_admitted_is_told_before_paying(place: Place, cli: Cli) -> None:
     result = cli("run", "join", "1", "--role", "validator", *place.acting("latecomer"), "--json")
     assert result.code == 1

@@ -1,0 +1,95 @@
+"""Opening a run: its initial state, its public files, its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from earnest.cli.exits import UsageError
+from earnest.cli.output import Answer, progress
+from earnest.cli.session import Session
+from earnest.cli.transactions import send
+from earnest.client.participation import fund_steps
+from earnest.client.run_file import PAID_SHARE, RunFile, check_params, remarks
+from earnest.client.storage.objects import ObjectStore
+from earnest.client.storage.serve import ObjectServer
+
+if TYPE_CHECKING:
+    from earnest.client.chain.answers import Receipt
+
+
+def example_file() -> Answer:
+    """A run file with comments, for the bundled task."""
+    text = (files("earnest.cli") / "run_example.toml").read_text()
+    return Answer({"example": text}, [text.rstrip()])
+
+
+def open_run(session: Session, run_file: RunFile) -> Answer:
+    """Builds the initial state, makes the run's files public, and opens the run."""
+    from earnest.client.bundle import publish
+    from earnest.client.diloco.initial import initial_state
+    from earnest.client.diloco.state import state_root
+    from earnest.client.tasks.task import load_task
+
+    admission = run_file.admitted()
+    with progress(session.world.stderr, "building the initial state"):
+        recipe = run_file.make_recipe()
+        initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
+    params = run_file.params(recipe, state_root(initial), session.chain.head().time, session.decimals)
+    check_params(params, session.chain.head().time, session.network.block_time_s, session.finality_s)
+    store = ObjectStore("memory:///" if session.flags.dry_run else session.public_folder)
+    root = publish(store, recipe, admission, initial)
+    uri = f"{_files_url(session)}/{root.hex()}"
+    for remark in remarks(params, recipe):
+        session.notice(remark)
+    session.notice(f"The budget is {session.tokens(params.budget)}.")
+    steps = fund_steps(session.contracts, session.account, params, uri, session.at)
+    document = {
+        "uri": uri,
+        "recipe_hash": recipe.hash(),
+        "initial_state": params.initial_state,
+        "start": params.start,
+        "rounds": params.rounds,
+        "params": asdict(params),
+        **session.amounts("budget", params.budget),
+        **session.amounts("expected_trainer_pay", int(params.trainer_pool * params.rounds * PAID_SHARE)),
+    }
+    return send(
+        session,
+        f"run/create/{root.hex()}",
+        steps,
+        document,
+        lambda made: f"Run {made['run']} is open. Its files: {uri}. Next: `earnest run show {made['run']}`",
+        lambda receipts: {"run": _created(session, receipts)},
+    )
+
+
+def _created(session: Session, receipts: Sequence[Receipt]) -> int:
+    """The number of the run that the last receipt opened."""
+    runs = session.contracts.runs
+    events = [runs.abi.decode_log(log) for log in receipts[-1].logs if log.address == runs.address]
+    return next(event[1]["run"] for event in events if event is not None and event[0] == "RunCreated")
+
+
+def _files_url(session: Session) -> str:
+    """Where the run's files will be found: as the settings say or, on a local network, in this machine's folder."""
+    if session.public_url is not None:
+        return session.public_url
+    if not session.network.local:
+        raise UsageError(
+            "nobody could fetch the run's files",
+            "say where they will be served: --public-url or --serve HOST:PORT",
+        )
+    session.notice("no --public-url: the run's files can be read on this machine only")
+    return str(session.public_folder.resolve())
+
+
+def serve_objects(session: Session) -> None:
+    """Serves the account's public objects until the process is told to stop."""
+    address, folder = session.settings.serve_address, session.public_folder
+    assert address is not None
+    with session.world.stopping() as stop, ObjectServer(folder, *address) as server:
+        session.notice(f"serving {folder} on {server.url} until stopped (Ctrl-C)")
+        stop.wait()
