@@ -38,7 +38,9 @@ def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
         return Exit.OK
     except OSError as error:
         where = error.filename or "the machine"
-        told = StorageError(f"{where}: {error.strerror or error}", "check that it exists, may be written, has room")
+        told = StorageError(
+            f"{where}: {error.strerror or error}", "check that it exists, may be written, has room"
+        )
         _report(told, given, world)
         return Exit.STORAGE
 
