@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.scanner import Event
-from earnest.client.chain.signer import Signer
+from earnest.client.chain.signer import Signer, import_key
 from earnest.client.party import Deployment
 from earnest.client.record import RunRecord
 from earnest.deploy.devnet import account
@@ -182,11 +182,10 @@ class Town:
         return found
 
     def sponsor(self) -> Actor:
-        """Whoever has the chain's coins: deploys, mints, opens runs."""
+        """Whoever has the chain's coins: deploys, mints, opens runs. Its key is public, so it is easy to open."""
         found = self.actor("sponsor")
-        secret = self.folder / "sponsor.key"
-        secret.write_text(self.sponsor_key.hex())
-        found.address = found.earnest("keys", "import", "mine", "--key-file", str(secret))["account"]
+        key_file = found.folder / "data/keys/mine.json"
+        found.address = import_key(key_file, PASSWORD, self.sponsor_key, scrypt_n=2).address
         return found
 
     def ask(self, method: str, *params: Any) -> Any:
@@ -196,14 +195,27 @@ class Town:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def give_coin(self, to: str) -> None:
-        """Sends the sponsor's coins, enough for the gas of any test, and waits until they have arrived."""
-        nonce = int(self.ask("eth_getTransactionCount", Signer(self.sponsor_key).address, "latest"), 16)
-        plain = {"type": 2, "chainId": self.chain_id, "nonce": nonce, "gas": 21_000, "data": b""}
+    def send(self, transfers: Sequence[tuple[str, int, bytes]]) -> None:
+        """Sends (to, coins in wei, data) from the sponsor's account, all at once; waits until all are mined."""
+        signer = Signer(self.sponsor_key)
+        nonce = self.nonce(signer.address)
+        plain = {"type": 2, "chainId": self.chain_id, "gas": 100_000}
         fees = {"maxFeePerGas": 10 * GWEI, "maxPriorityFeePerGas": GWEI}
-        signed = Signer(self.sponsor_key).sign({**plain, **fees, "to": to, "value": COIN})
-        self.ask("eth_sendRawTransaction", "0x" + signed.raw.hex())
-        wait_until(lambda: self.ask("eth_getBalance", to, "latest") != "0x0", f"{to} has coins")
+        for to, value, data in transfers:
+            signed = signer.sign({**plain, **fees, "nonce": nonce, "to": to, "value": value, "data": data})
+            self.ask("eth_sendRawTransaction", "0x" + signed.raw.hex())
+            nonce += 1
+        wait_until(lambda: self.nonce(signer.address) == nonce, "the sponsor's transfers are mined")
+
+    def deployment(self) -> Deployment:
+        """The contracts that the sponsor has deployed."""
+        manifest, chain = load_manifest(self.manifest), Chain([self.url], self.chain_id)
+        contracts = Contracts.at(chain, manifest.address("TrainingRuns"), chain.head())
+        return Deployment(chain, contracts, manifest.first_block)
+
+    def nonce(self, address: str) -> int:
+        """Transactions of the account that are mined."""
+        return int(self.ask("eth_getTransactionCount", address, "latest"), 16)
 
     def close(self) -> None:
         for process in reversed(self.processes):
@@ -263,11 +275,7 @@ class Watch:
     """One run as the chain tells it. `until` looks until something is so; `jump` moves the chain's clock."""
 
     def __init__(self, town: Town, run: int) -> None:
-        manifest = load_manifest(town.manifest)
-        chain = Chain([town.url], town.chain_id)
-        contracts = Contracts.at(chain, manifest.address("TrainingRuns"), chain.head())
-        self.town = town
-        self.deployment = Deployment(chain, contracts, manifest.first_block)
+        self.town, self.deployment = town, town.deployment()
         self.record = RunRecord(run)
         self._scanner = self.deployment.scanner()
         self.look()

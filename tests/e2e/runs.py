@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from earnest.protocol.verdicts import Role
@@ -46,6 +46,9 @@ lr = 3e-3
 held_out = 32
 own = 32
 """
+AT_ONCE = 3
+"""Commands that run side by side; opening a key file takes each a quarter of a gigabyte."""
+
 BOND = {Role.TRAINER: 100 * COIN, Role.VALIDATOR: 1_000 * COIN}
 
 
@@ -72,18 +75,16 @@ class Seat:
 
 
 def settle_in(town: Town, names: Sequence[str]) -> tuple[Actor, list[Actor]]:
-    """The contracts and a rich sponsor; residents of these names, with coins for gas.
-
-    Two commands run at a time, whoever's they are: opening a key file takes a quarter of a gigabyte.
-    """
+    """The contracts, and a sponsor with tokens; residents of these names, with coins for gas and a bond's tokens."""
     sponsor = town.sponsor()
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         deployed = pool.submit(sponsor.earnest, "deploy", "run")
-        people = [town.resident(name) for name in names]
+        people = list(pool.map(town.resident, names))
         deployed.result()
-    sponsor.earnest("token", "mint", "10000")
-    for one in people:
-        town.give_coin(one.address)
+    sponsor.earnest("token", "mint", "100000")
+    token = town.deployment().contracts.token
+    calls = [token.transfer(one.address, max(BOND.values())) for one in people]
+    town.send([(one.address, COIN, b"") for one in people] + [(call.to, 0, call.data) for call in calls])
     return sponsor, people
 
 
@@ -95,23 +96,15 @@ def open_run(sponsor: Actor, rounds: int, validators: Sequence[Actor]) -> Proces
     return sponsor.spawn("run", "create", str(path), serve=f"127.0.0.1:{free_port()}")
 
 
-def join(
-    run: int, sponsor: Actor, trainers: Sequence[Actor], validators: Sequence[Actor]
-) -> tuple[list[Seat], list[Seat]]:
-    """Gives each the tokens for a bond, then takes a seat for it. Trainers' seats, validators' seats."""
+def join(run: int, role: Role, people: Sequence[Actor]) -> list[Seat]:
+    """Takes a seat for each."""
 
-    def take(role: Role, one: Actor) -> Seat:
+    def take(one: Actor) -> Seat:
         joined = one.earnest("run", "join", str(run), "--role", role.name.lower())
         return Seat(role, joined["seat"], one)
 
-    taken: dict[Role, list[Future[Seat]]] = {role: [] for role in Role}
-    with ThreadPoolExecutor(1) as pool:
-        for role, people in ((Role.TRAINER, trainers), (Role.VALIDATOR, validators)):
-            for one in people:
-                sponsor.earnest("token", "mint", str(BOND[role] // COIN), "--to", one.address)
-                taken[role].append(pool.submit(take, role, one))
-    seats = [[seat.result() for seat in taken[role]] for role in (Role.TRAINER, Role.VALIDATOR)]
-    return seats[0], seats[1]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(take, people))
 
 
 def earned(watch: Watch, seat: Seat) -> int:

@@ -1,7 +1,8 @@
-"""Servers that misbehave: an endpoint that goes and comes back, and one that serves lies."""
+"""Servers that misbehave: endpoints that go and come back or are elsewhere, and one that serves lies."""
 
 from __future__ import annotations
 
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
@@ -60,18 +61,11 @@ class Proxy:
         self.down()
 
 
-class Liar:
-    """Serves the same nonsense whatever object is asked for, and counts how often it was asked."""
+class _Served:
+    """A server on a free port, up as long as the `with` block."""
 
-    def __init__(self) -> None:
-        liar, self.asked = self, 0
-
-        class Lie(_Quiet):
-            def do_GET(self) -> None:
-                liar.asked += 1
-                self._answer(b"trust me" * 2_000)
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Lie)
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
 
     @property
     def url(self) -> str:
@@ -84,3 +78,29 @@ class Liar:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class Mainnet(_Served):
+    """An endpoint of chain 1, as far as anyone gets with it."""
+
+    def __init__(self) -> None:
+        class Answer(_Quiet):
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                self._answer(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": "0x1"}).encode())
+
+        super().__init__(Answer)
+
+
+class Liar(_Served):
+    """Serves the same nonsense whatever object is asked for, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        liar, self.asked = self, 0
+
+        class Lie(_Quiet):
+            def do_GET(self) -> None:
+                liar.asked += 1
+                self._answer(b"trust me" * 2_000)
+
+        super().__init__(Lie)

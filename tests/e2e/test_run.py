@@ -43,7 +43,7 @@ def _open(place: Town) -> tuple[list[Seat], list[Seat], Watch]:
     """Deploys, opens the run, has everybody at work, and opens round 0."""
     sponsor, people = settle_in(place, ("t0", "t1", "t2", "v0", "v1"))
     run = open_run(sponsor, ROUNDS, people[3:]).document["run"]
-    trainers, validators = join(run, sponsor, people[:3], people[3:])
+    trainers, validators = join(run, Role.TRAINER, people[:3]), join(run, Role.VALIDATOR, people[3:])
     validators[0].actor.environment["OMP_NUM_THREADS"] = "1"  # states do not depend on it
     for seat in (*trainers, *validators):
         seat.work(run)
@@ -150,7 +150,7 @@ def _check_transactions(place: Town, seats: Sequence[Seat], watch: Watch) -> Non
         calls = Counter((one["to"].lower(), one["input"]) for one in mine)
         assert not [call for call, times in calls.items() if times > 1 + (call in seeds)]
         assert all(data != "0x" for _, data in calls)
-        assert len(mine) == int(place.ask("eth_getTransactionCount", seat.actor.address, "latest"), 16)
+        assert len(mine) == place.nonce(seat.actor.address)
 
 
 def _check_claim(seat: Seat, watch: Watch) -> None:

@@ -15,10 +15,10 @@ from earnest.client.chain.signer import Signer
 from earnest.client.participation import fund_steps
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.report import read_report
-from earnest.protocol.verdicts import Verdict
+from earnest.protocol.verdicts import Role, Verdict
 from tests.e2e.processes import Actor, Town, Watch, town
 from tests.e2e.runs import BOND, Seat, bond_of, earned, join, open_run, settle_in
-from tests.e2e.servers import Liar, Proxy
+from tests.e2e.servers import Liar, Mainnet, Proxy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -40,8 +40,7 @@ def seats(people: tuple[Actor, list[Actor]]) -> list[Seat]:
     """Their seats in run 1, which has one round and starts in ten minutes."""
     sponsor, (trainer, liar, validator) = people
     run = open_run(sponsor, 1, [validator]).document["run"]
-    trainers, validators = join(run, sponsor, [trainer, liar], [validator])
-    return [*trainers, *validators]
+    return [*join(run, Role.TRAINER, [trainer, liar]), *join(run, Role.VALIDATOR, [validator])]
 
 
 def refused(actor: Actor, *argv: str, code: int, **settings: str) -> dict[str, str]:
@@ -54,10 +53,11 @@ def test_a_wrong_password(seats: list[Seat]) -> None:
     assert seats[0].actor.address in error["cause"]
 
 
-def test_the_wrong_chain(seats: list[Seat], place: Town) -> None:
-    error = refused(seats[0].actor, "trainer", "start", "1", code=3, network="anvil")
+def test_the_wrong_chain(seats: list[Seat]) -> None:
+    with Mainnet() as elsewhere:
+        error = refused(seats[0].actor, "trainer", "start", "1", code=3, rpc=elsewhere.url)
     assert error["code"] == "wrong_chain"
-    assert "serves chain 1337, not 31337" in error["cause"]
+    assert "serves chain 1, not 1337" in error["cause"]
 
 
 def test_an_endpoint_that_is_down_when_the_node_starts(seats: list[Seat]) -> None:
@@ -141,8 +141,8 @@ def _play(watch: Watch, seats: list[Seat], proxy: Proxy) -> None:
     proxy.down()
     watch.jump(schedule.reveal(0).start)
     watch.until(lambda _: liar.index in seen.manifests, "the one with an endpoint of its own has revealed")
-    trainer.node.says("waiting for the chain")
-    validator.node.says("waiting for the chain")
+    trainer.node.says("waiting")
+    validator.node.says("waiting")
     assert trainer.index not in seen.manifests
     proxy.up()
     watch.until(lambda _: len(seen.manifests) == 2, "the other has revealed")
