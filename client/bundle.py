@@ -6,9 +6,11 @@ parts must match what the contract fixed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import msgspec
+from eth_utils.address import to_checksum_address
 
 from earnest.client.diloco.state import (
     Spec,
@@ -20,6 +22,7 @@ from earnest.client.diloco.state import (
     to_bytes,
 )
 from earnest.client.errors import EarnestError
+from earnest.client.nesting import check_depth
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.tasks.task import Task, load_task
@@ -62,13 +65,14 @@ class Bundle:
     def from_bytes(data: bytes) -> Bundle:
         """Raises BundleError for anything that is not a bundle."""
         try:
+            check_depth(data)
             document = msgspec.json.decode(data, type=_Document)
             return Bundle(
                 Recipe.from_json(document.recipe.encode()),
-                tuple((account, Role(role)) for account, role in document.admission),
-                bytes.fromhex(document.initial_state),
+                tuple((_address(account), Role(role)) for account, role in document.admission),
+                _root(document.initial_state),
             )
-        except (msgspec.DecodeError, RecipeError, ValueError) as error:
+        except (msgspec.MsgspecError, RecipeError, ValueError, RecursionError) as error:
             raise BundleError(
                 f"the run's bundle cannot be read: {error}", "ask the sponsor for the right URI"
             ) from error
@@ -86,6 +90,12 @@ class Bundle:
                     f"the {name} under the run's URI has hash {ours.hex()}, the run fixed {fixed.hex()}",
                     "do not work for this run until its sponsor serves the files it committed to",
                 )
+        try:
+            self.recipe.sample_pool().check(params.trainer_limit)
+        except ValueError as error:
+            raise BundleError(
+                f"the recipe does not fit the run: {error}", "this run cannot be played; leave it"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,11 @@ def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:
     """
     bundle = load_bundle(uri, params, store)
     task = load_task(bundle.recipe.task, bundle.recipe.task_options)
+    if bundle.recipe.pool_size > task.pool_size:
+        raise BundleError(
+            f"the recipe draws from {bundle.recipe.pool_size} samples, its task has {task.pool_size}",
+            "this run cannot be played; leave it",
+        )
     layout = Spec.of(read_parameters(task.build_model(bundle.recipe.seed)))
     limit = state_bytes(layout)
     try:
@@ -133,12 +148,23 @@ def _parts(uri: str) -> tuple[str, bytes]:
     """The URI's base and the root that it ends in."""
     base, _, name = uri.rstrip("/").rpartition("/")
     try:
-        return base, bytes.fromhex(name)
+        return base, _root(name)
     except ValueError as error:
         raise BundleError(f"the run's URI {uri!r} does not end in a root", "ask the sponsor") from error
 
 
+def _root(name: str) -> bytes:
+    if not re.fullmatch(r"[0-9a-f]{64}", name):
+        raise ValueError(f"{name[:70]!r} is not a root of 64 hex digits")
+    return bytes.fromhex(name)
+
+
+def _address(account: str) -> str:
+    if not re.fullmatch(r"0x[0-9a-fA-F]{40}", account):
+        raise ValueError(f"{account[:50]!r} is not an address")
+    return to_checksum_address(account)
+
+
 def _obtain(root: bytes, base: str, limit: int, store: ObjectStore) -> bytes:
-    if store.has(root):
-        return store.get(root, limit)
+    """From the store or else from the run's URI, which also heals a damaged copy in the store."""
     return fetch(root, None, [base], limit, store)

@@ -24,6 +24,7 @@ from web3.types import RPCEndpoint
 from earnest.client.chain import answers
 from earnest.client.chain.answers import PARSE_ERRORS, Block, Log, Receipt
 from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.bounded import BoundedProvider
 from earnest.client.errors import (
     BadAnswer,
     ChainError,
@@ -79,7 +80,7 @@ class Endpoint:
 
     def __init__(self, provider: BaseProvider | str, chain_id: int, timeout_s: float) -> None:
         if isinstance(provider, str):
-            provider = HTTPProvider(
+            provider = BoundedProvider(
                 provider, request_kwargs={"timeout": timeout_s}, exception_retry_configuration=None
             )
         self.name = _printable(provider)
@@ -147,7 +148,7 @@ class Endpoint:
             raise Refusal(self.name, str(error), getattr(error, "data", None)) from None
         except requests.exceptions.RequestException as error:
             raise EndpointDown(f"{self.name} {_plain(error)}", _fix(error)) from None
-        except (JSONDecodeError, UnicodeDecodeError, Web3Exception, *PARSE_ERRORS) as error:
+        except (JSONDecodeError, UnicodeDecodeError, RecursionError, Web3Exception, *PARSE_ERRORS) as error:
             raise self._garbage(method) from error
         if not isinstance(response, Mapping) or ("result" not in response and "error" not in response):
             raise self._garbage(method)

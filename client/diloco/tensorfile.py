@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from earnest.client.nesting import check_depth
+
 HEADER_LIMIT = 1 << 20
 WIDTHS = {"F32": 4, "BF16": 2, "U8": 1}
 _NUMPY = {"F32": "<f4", "BF16": "<u2", "U8": "|u1"}
@@ -116,6 +118,7 @@ def _fields(data: bytes) -> dict:
     if length > len(data) - 8:
         raise PayloadError(f"truncated: a header of {length} bytes in a file of {len(data)}")
     try:
+        check_depth(data[8 : 8 + length])
         fields = json.loads(data[8 : 8 + length])
     except (ValueError, RecursionError) as error:
         raise PayloadError("header is not JSON") from error
