@@ -138,6 +138,7 @@ class RunRecord:
         for event in events:
             if event.args.get("run") == self.run:
                 self._events.append(event)
+                self._settled.clear()
                 if (fold := _FOLDS.get(event.name)) is not None:
                     fold(self, event.args, Position(event.block, event.index))
             elif event.args.get("penalty") in self.penalties:
@@ -281,7 +282,7 @@ class RunRecord:
         )
 
     def settled(self, round: int) -> Settled:
-        """What section 8 makes of a round whose report reveals are over; computed once."""
+        """What section 8 makes of a round whose report reveals are over; computed once for the events so far."""
         if round not in self._settled:
             params = self.params
             self._settled[round] = settle(self.ballot(round), params.trainer_pool, params.validator_pool)
