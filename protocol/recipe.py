@@ -103,6 +103,9 @@ class Scoring:
     clip_norm: float = 1.0
     """Clip norm of round 0."""
 
+    trial_rounds: int = 1
+    """Rounds at the start in which no weight exceeds 1; 0 for a run that starts from a trained model."""
+
     evidence: EvidenceTerms = field(default_factory=EvidenceTerms)
 
     def __post_init__(self) -> None:
@@ -113,6 +116,7 @@ class Scoring:
             "similarities lie in (0, 1]",
         )
         _require(self.norm_limit >= 1 and self.clip_norm > 0, "norm_limit >= 1 and clip_norm > 0")
+        _require(self.trial_rounds >= 0, "trial_rounds is not negative")
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,8 @@ def _votes(
     inputs: RoundInputs, refusals: Mapping[int, Refusal], scores: Mapping[int, Score]
 ) -> tuple[SeatVote, ...]:
     """One vote per trainer seat; a seat without a submission is absent."""
-    weights = dict(zip(scores, seat_weights(list(scores.values())), strict=True))
+    trial = inputs.round < inputs.recipe.scoring.trial_rounds
+    weights = dict(zip(scores, seat_weights(list(scores.values()), trial=trial), strict=True))
     votes = [ABSENT] * inputs.trainer_limit
     for one in inputs.submissions:
         refusal = refusals.get(one.seat)

@@ -96,7 +96,7 @@ def demo_recipe(codec: str, rounds: int, trainers: int, seed: int) -> Recipe:
         inner=inner,
         codec=choice,
         outer=outer,
-        scoring=Scoring(clip_norm=clip_norm),
+        scoring=Scoring(clip_norm=clip_norm, trial_rounds=0 if warmup else 1),
         warmup_steps=warmup,
         max_payload_bytes=make_codec(choice, layout).payload_bytes,
     )

@@ -62,7 +62,7 @@ def tiny_recipe(**changes: Any) -> Recipe:
         pool_size=4_000,
         inner=Inner(steps=2, batch=4),
         codec=codec,
-        scoring=Scoring(held_out=8, own=8, clip_norm=20.0),
+        scoring=Scoring(held_out=8, own=8, clip_norm=20.0, trial_rounds=0),
         max_payload_bytes=make_codec(codec, layout).payload_bytes,
     )
     return replace(recipe, **changes)

@@ -45,6 +45,7 @@ lr = 3e-3
 [recipe.scoring]
 held_out = 32
 own = 32
+trial_rounds = 0
 """
 AT_ONCE = 3
 """Commands that run side by side; opening a key file takes each a quarter of a gigabyte."""

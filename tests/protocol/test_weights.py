@@ -103,3 +103,8 @@ def test_splitting_an_ordinary_machine_over_seats_never_pays(gain, parts):
 def test_measurements_are_finite(bad):
     with pytest.raises(ValueError, match="not finite"):
         Score(*bad)
+
+
+def test_in_a_trial_round_no_weight_exceeds_one():
+    scores = [score(0.1), score(2.0, 1.0), None, Score(-0.1, 0.04, 0.5), Score(-0.1, 0.06, 0.5)]
+    assert seat_weights(scores, trial=True) == [1, 1, 0, 0, 1]

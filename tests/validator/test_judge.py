@@ -305,3 +305,15 @@ def test_a_seat_that_was_assigned_nothing_is_not_counted(arena: Arena):
     judgement = judge_round(replace(inputs, assigned={**inputs.assigned, CHEAT: ()}))
     assert judgement.votes[CHEAT].verdict == Verdict.NOT_COUNTED
     assert_honest_are_accepted(judgement)
+
+
+def test_in_a_trial_round_every_clean_update_counts_alike_and_is_next_to_unpaid(arena: Arena):
+    inputs = arena.train()
+    votes = {}
+    for trial_rounds in (inputs.round, inputs.round + 1):
+        scoring = replace(inputs.recipe.scoring, trial_rounds=trial_rounds)
+        votes[trial_rounds] = judge_round(
+            replace(inputs, recipe=replace(inputs.recipe, scoring=scoring))
+        ).votes
+    assert max(vote.weight for vote in votes[inputs.round]) > 10_000
+    assert [vote.weight for vote in votes[inputs.round + 1]] == [1, 1, 1, 1]
