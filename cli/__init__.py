@@ -6,15 +6,19 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from earnest.cli.world import World
+
+if TYPE_CHECKING:
+    from earnest.client.errors import EarnestError
 
 
 def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
     """Runs one command line and returns its exit code (`earnest.cli.exits.Exit`). Never raises an EarnestError."""
     from cyclopts.exceptions import CycloptsError
 
-    from earnest.cli.exits import Exit, UsageError, exit_code
+    from earnest.cli.exits import Exit, Interrupted, UsageError, exit_code
     from earnest.client.errors import EarnestError, StorageError
 
     given = list(sys.argv[1:] if argv is None else argv)
@@ -22,16 +26,15 @@ def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
     try:
         return _run(given, world)
     except CycloptsError as error:
-        help_of = " ".join(error.command_chain or ()) or "earnest"
-        _report(UsageError(str(error), f"see `{help_of} --help`"), given, world)
+        words = " ".join(["earnest", *(error.command_chain or ())])
+        _report(UsageError(str(error), f"see `{words} --help`"), given, world)
         return Exit.USAGE
     except EarnestError as error:
         _report(error, given, world)
         return exit_code(error)
     except KeyboardInterrupt:
-        _report(
-            UsageError("interrupted", "run the same command again, it goes on where it stopped"), given, world
-        )
+        told = Interrupted("interrupted", "run the same command again, it goes on where it stopped")
+        _report(told, given, world)
         return Exit.INTERRUPTED
     except BrokenPipeError:  # whoever read stdout has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -65,13 +68,11 @@ def _run(argv: list[str], world: World) -> int:
     return answer.exit
 
 
-def _report(error: Exception, argv: Sequence[str], world: World) -> None:
+def _report(error: EarnestError, argv: Sequence[str], world: World) -> None:
     """An error: one document on stdout with --json, else cause and fix on stderr."""
     from earnest.cli.exits import error_document
     from earnest.cli.output import Answer, safe, show
-    from earnest.client.errors import EarnestError
 
-    assert isinstance(error, EarnestError)
     if "--json" in argv:
         show(Answer(error_document(error)), world.stdout, as_json=True)
     else:

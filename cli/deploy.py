@@ -150,7 +150,7 @@ def _restarted(session: Session) -> bool:
     contracts = load_manifest(path).current.contracts.values()
     first = min(contracts, key=lambda contract: contract.nonce)
     if first.runtime_hash is not None:
-        return not session.chain.code(first.address, session.at)
+        return not session.chain.code(first.address, session.chain.head())
     return session.chain.next_nonce(first.deployer) < first.nonce
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def doctor(run: RunNumber | None = None, /, *, offline: bool = False, flags: Ser
     offline
         Leave out everything that needs the network.
     """
-    with Session(flags) as session:
+    with Session(replace(flags, dry_run=True)) as session:
         questions: list[tuple[str, Question]] = [
             ("disk", _disk),
             ("torch", _torch),

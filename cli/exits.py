@@ -58,6 +58,10 @@ class UsageError(EarnestError):
     """The command line asks for something that makes no sense."""
 
 
+class Interrupted(EarnestError):
+    """Somebody pressed Ctrl-C."""
+
+
 def exit_code(error: EarnestError) -> Exit:
     """The code of an error, by its place in the tree of `earnest.client.errors`."""
     if isinstance(error, Reverted | OutOfFunds):

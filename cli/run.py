@@ -16,7 +16,7 @@ from earnest.cli.run_view import run_answer
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, send, transact, transaction, transaction_line, would_send
 from earnest.client.chain.contracts import SeatHeld
-from earnest.client.commands import duties, finish_earlier, planned, settle_due
+from earnest.client.commands import duties, planned, settle_due
 from earnest.client.errors import Reverted
 from earnest.client.participation import (
     Step,
@@ -295,6 +295,7 @@ def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
         The run's number.
     """
     with Session(flags) as session:
+        session.finish_earlier()
         due = list(duties(session.deployment, session.deployment.read_run(run)))
         refund = refund_due(session.contracts, run, session.account, session.chain.head())
         document: dict[str, Any] = {"action": "settle", "run": run}
@@ -314,7 +315,6 @@ def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
 
 def _settle(session: Session, run: int, document: dict[str, Any]) -> Answer:
     party = session.party()
-    finish_earlier(party)
     settled, refused = [], []
     for duty, outcome in settle_due(party, run, lambda duty: session.notice(f"{duty.intent} ...")):
         if isinstance(outcome, Reverted):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from earnest.cli.exits import UsageError
-from earnest.cli.flags import Flags
+from earnest.cli.flags import Flags, NodeFlags, SendFlags
 from earnest.cli.output import amounts, progress, safe
 from earnest.client.addresses import checked_address
 from earnest.client.amounts import brief, format_amount, parse_amount
@@ -37,6 +37,8 @@ class Session:
         self.world = flags.world
         self.settings: Settings = flags.settings()
         self._closing = ExitStack()
+        self._party: Party | None = None
+        self._finished = False
         configure_logs(self.world.stderr, self.world.clock, level="warning")
 
     def __enter__(self) -> Session:
@@ -80,7 +82,8 @@ class Session:
 
     @cached_property
     def at(self) -> BlockRef:
-        """The block that this command reads: the newest when it first asked."""
+        """The block that this command reads: the newest, once nothing that an earlier one has sent is under way."""
+        self.finish_earlier()
         return self.chain.head()
 
     @cached_property
@@ -115,7 +118,7 @@ class Session:
         from earnest.client.chain.contracts import Contracts
         from earnest.client.party import Deployment
 
-        contracts = Contracts.at(self.chain, self.manifest.address("TrainingRuns"), self.at)
+        contracts = Contracts.at(self.chain, self.manifest.address("TrainingRuns"), self.chain.head())
         return Deployment(self.chain, contracts, self.manifest.first_block)
 
     @property
@@ -199,11 +202,34 @@ class Session:
         birth = self.deployment.name.rpartition("/")[2]
         return self.settings.data_dir / f"{self.network.name}-{birth[:8]}" / owner
 
+    def finish_earlier(self) -> None:
+        """Before a command that sends decides anything: waits for what an interrupted one has left under way."""
+        sends = isinstance(self.flags, SendFlags) and not isinstance(self.flags, NodeFlags)
+        if self._finished or not sends or self.flags.dry_run:
+            return
+        self._finished = True
+        from earnest.client.commands import finish_earlier
+        from earnest.client.storage.journal import Journal
+
+        path = self.folder(self.account) / "journal.sqlite"
+        if not path.exists():
+            return
+        with Journal(path, self.account, self.deployment.name) as journal:
+            waiting = journal.open_intents()
+        if waiting:
+            for name in finish_earlier(self.party()):
+                self.notice(f"an earlier transaction is mined: {name}")
+
     def party(self, owner: str | None = None) -> Party:
-        """The account at work: takes the leases on key and journal."""
+        """The account at work, opened once: takes the leases on key and journal."""
+        if self._party is None:
+            self._party = self._open_party(owner or self.account)
+        return self._party
+
+    def _open_party(self, owner: str) -> Party:
         from earnest.client.party import Party
 
-        signer, owner = self.signer, owner or self.account
+        signer = self.signer
         self.hold_key()
         return self._closing.enter_context(
             Party(

@@ -32,16 +32,14 @@ def send(
     `label` names the command and its arguments, for the journal. `found` reads results out of the receipts into the
     document, from which `done` says in words what then is the case.
     """
-    from earnest.client.commands import finish_earlier, planned
+    from earnest.client.commands import planned
 
+    session.finish_earlier()
     plan = planned(session.deployment, session.account, steps)
     if session.flags.dry_run:
         return would_send(session, plan, document)
     consent(session, plan)
-    party = session.party()
-    for name in finish_earlier(party):
-        session.notice(f"an earlier transaction is mined: {name}")
-    receipts = transact(session, party, label, steps)
+    receipts = transact(session, session.party(), label, steps)
     document = {**document, **found(receipts)}
     sent = [
         transaction(session, step.name, step.call.function, receipt)

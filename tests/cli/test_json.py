@@ -70,7 +70,7 @@ def test_a_wrong_command_line_is_one_document_too(command: str, cli: Callable[..
     result = cli(*command.split(), "--no-such-option", "--json")
     assert result.code == 2
     assert result.error["code"] == "usage"
-    assert "--help" in result.error["fix"]
+    assert result.error["fix"] == f"see `earnest {command} --help`"
 
 
 @pytest.mark.parametrize("command", [c for c, (whose, _, _) in CASES.items() if whose != NOTHING])
