@@ -183,5 +183,5 @@ def run_forever(node: Node, clock: Callable[[], float], stop: threading.Event, p
             raise
         except (ChainError, StorageError, OSError) as error:
             log.error("waiting", cause=getattr(error, "cause", str(error)), fix=getattr(error, "fix", ""))
-            due = int(clock()) + int(poll_s)
+            due = clock() + poll_s
         stop.wait(max(0.2, min(poll_s, due - clock())))
