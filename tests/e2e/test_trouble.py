@@ -141,8 +141,8 @@ def _play(watch: Watch, seats: list[Seat], proxy: Proxy) -> None:
     proxy.down()
     watch.jump(schedule.reveal(0).start)
     watch.until(lambda _: liar.index in seen.manifests, "the one with an endpoint of its own has revealed")
-    trainer.node.says("waiting")
-    validator.node.says("waiting")
+    trainer.node.says("cannot be reached")
+    validator.node.says("cannot be reached")
     assert trainer.index not in seen.manifests
     proxy.up()
     watch.until(lambda _: len(seen.manifests) == 2, "the other has revealed")
