@@ -145,6 +145,7 @@ class Demo:
             "round": round,
             "loss": loss(standing.state.parameters),
             "state_root": standing.root.hex(),
+            "seed": (record.round(round).seed or b"").hex(),
             "update_bytes": max((m.size for m in manifests.values()), default=0),
             "dense_bytes": judge.codec.spec.dense_bytes,
             "verdicts": {
@@ -235,7 +236,7 @@ def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
             name: _keystore(folder / "keys" / f"{name}.json", bytes(key.key))
             for name, key in zip(names, keys, strict=True)
         }
-        deployment = _deploy(chain, signers["sponsor"], folder)
+        deployment, names_served = _deploy(chain, signers["sponsor"], folder), Names()
         parties = {
             name: closing.enter_context(
                 Party(
@@ -245,17 +246,44 @@ def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
                     folder / name,
                     clock=devnet.now,
                     sleep=lambda seconds: devnet.travel(devnet.now() + max(1, int(seconds))),
+                    locate=names_served.locate,
                 )
             )
             for name, signer in signers.items()
         }
+        for name, party in parties.items():
+            names_served.add(name, party.serve())
         recipe = demo_recipe(options.codec, options.rounds, options.trainers, options.seed)
         run = _open_run(options, devnet, parties, recipe)
         _, files = parties["sponsor"].follow(run, bytes)
         for name in names[1:]:
-            _take_seat(parties[name], run, _role(name), files)
+            _take_seat(name, parties[name], run, files)
         members = [_member(options, seed, name, parties[name], run, judge) for name in names[1:]]
         yield Demo(options, devnet, deployment, parties["sponsor"], run, files, members)
+
+
+class Names:
+    """Where the demo's names are served. Ports are the system's to give, and what stands on the chain decides its block
+    hashes, and they the seeds: so seats register names, which are the same in every demo.
+    """
+
+    def __init__(self) -> None:
+        self._urls: dict[str, str] = {}
+
+    def add(self, name: str, url: str) -> None:
+        self._urls[served_by(name)] = url
+
+    def locate(self, uri: str) -> str:
+        """The URL behind a registered URI."""
+        for name, url in self._urls.items():
+            if uri == name or uri.startswith(f"{name}/"):
+                return url + uri.removeprefix(name)
+        return uri
+
+
+def served_by(name: str) -> str:
+    """The URI that a seat of the demo registers."""
+    return f"http://{name}.demo"
 
 
 def _fresh(folder: Path) -> Path:
@@ -294,7 +322,7 @@ def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Party]
     admission = tuple((party.owner, _role(name)) for name, party in parties.items() if name != "sponsor")
     initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
     root = publish(sponsor.public, recipe, admission, initial)
-    uri = f"{sponsor.serve()}/{root.hex()}"
+    uri = f"{served_by('sponsor')}/{root.hex()}"
     params = RunParams(
         start=devnet.now() + START_DELAY_S,
         rounds=options.rounds,
@@ -320,8 +348,8 @@ def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Party]
     return contracts.runs.run_count(at=sponsor.deployment.chain.head())
 
 
-def _take_seat(party: Party, run: int, role: Role, files: RunFiles) -> None:
-    at = party.deployment.chain.head()
+def _take_seat(name: str, party: Party, run: int, files: RunFiles) -> None:
+    role, at = _role(name), party.deployment.chain.head()
     steps = join_steps(
         party.deployment.contracts,
         run,
@@ -329,7 +357,7 @@ def _take_seat(party: Party, run: int, role: Role, files: RunFiles) -> None:
         party.owner,
         bond=VALIDATOR_BOND if role is Role.VALIDATOR else TRAINER_BOND,
         operator=party.owner,
-        uri=party.serve(),
+        uri=served_by(name),
         admission=files.bundle.admission,
         take=None,
         at=at,

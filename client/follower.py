@@ -7,7 +7,7 @@ nodes that have seen the same blocks hold the same states, bit for bit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -56,6 +56,7 @@ class Follower:
     """Follows one run. `advance` to a block first; every answer then speaks of that block.
 
     `store` is the node's public object store: states and payloads that it has seen are kept and served from there.
+    `locate` turns a registered URI into the one to ask, where names are not the network's.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class Follower:
         scanner: Scanner,
         store: ObjectStore,
         journal: Journal,
+        locate: Callable[[str], str] = str,
     ) -> None:
         self.record = record
+        self._locate = locate
         self.recipe = recipe
         self.codec = codec
         self._scanner = scanner
@@ -112,11 +115,12 @@ class Follower:
         """Base URLs to ask for a payload: that of the seat's owner in `round` first, then every validator's mirror."""
         record = self.record.seats[Role.TRAINER].get(seat)
         own = record.uris.at(round) if record else None
-        return [own, *self.mirrors()] if own else self.mirrors()
+        return [self._locate(own), *self.mirrors()] if own else self.mirrors()
 
     def mirrors(self) -> list[str]:
         """Every validator's base URL."""
-        return [record.uri for _, record in sorted(self.record.seats[Role.VALIDATOR].items()) if record.uri]
+        seats = sorted(self.record.seats[Role.VALIDATOR].items())
+        return [self._locate(record.uri) for _, record in seats if record.uri]
 
     def payload(self, round: int, seat: int) -> bytes:
         """The payload that the seat revealed, verified, from this node's store or any mirror; kept from then on.

@@ -55,7 +55,8 @@ class Deployment:
 class Party:
     """An account at work in `folder`. Opening it takes the journal's lease: one process per account and folder.
 
-    `owner` is the account that the seats belong to; `signer` may be its operator. `clock` and `sleep` are the outbox's.
+    `owner` is the account that the seats belong to; `signer` may be its operator. `clock` and `sleep` are the outbox's;
+    `locate` turns a registered URI into the one to ask.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class Party:
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
+        locate: Callable[[str], str] = str,
     ) -> None:
         self.deployment = deployment
         self.signer = signer
         self.owner = owner
         self.folder = folder
+        self.locate = locate
         self.journal = Journal(folder / "journal.sqlite", owner, deployment.name)
         self.outbox = Outbox(deployment.chain, signer, self.journal, clock=clock, sleep=sleep)
         self.public = ObjectStore(folder / "public")
@@ -111,7 +114,7 @@ class Party:
         record.apply(scanner.poll(self.deployment.chain.final()))
         if not record.known:
             raise EarnestError(f"there is no run {run} on this deployment", "list the runs: `earnest status`")
-        files = load(record.uri, record.params, self.public)
+        files = load(self.locate(record.uri), record.params, self.public)
         follower = Follower(
             record=record,
             recipe=files.bundle.recipe,
@@ -120,6 +123,7 @@ class Party:
             scanner=scanner,
             store=self.public,
             journal=self.journal,
+            locate=self.locate,
         )
         parts = NodeParts(
             chain=self.deployment.chain,

@@ -54,6 +54,7 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path):
         for name, seed in (("first", 7), ("second", 7), ("other", 8))
     )
     assert first == second
+    assert first["rounds"][0]["seed"] != other["rounds"][0]["seed"]
     assert other["final_state_root"] != first["final_state_root"]
 
 
