@@ -351,7 +351,7 @@ class _Backend(PyEVMBackend):
         self._genesis = chain
         super().__init__()
 
-    def reset_to_genesis(self, *_: object) -> None:
+    def reset_to_genesis(self, *_: object, **__: object) -> None:
         self.account_keys, self.chain = (), self._genesis
 
     def mine_blocks(self, num_blocks: int = 1, coinbase: bytes = ZERO_ADDRESS) -> tuple[bytes, ...]:
@@ -367,11 +367,13 @@ class _Backend(PyEVMBackend):
     def send_raw_transaction(self, raw_transaction: bytes) -> bytes:
         return self._devnet.accept(raw_transaction)
 
-    def take_snapshot(self) -> int:
-        return self._devnet.snapshot()
+    def take_snapshot(self) -> Hash32:
+        return Hash32(self._devnet.head.header.hash)
 
-    def revert_to_snapshot(self, snapshot: int) -> None:
-        self._devnet.revert(snapshot)
+    def revert_to_snapshot(self, snapshot: Hash32) -> None:
+        number = self._devnet.block_number(snapshot)
+        assert number is not None, "eth-tester gives back what it took"
+        self._devnet.revert(number)
 
 
 def _genesis_chain(accounts: Mapping[str, int], chain_id: int, time: int) -> MiningChain:

@@ -48,8 +48,8 @@ def lower_median(values: Sequence[float]) -> float | None:
 def seat_weights(scores: Sequence[Score | None], *, trial: bool = False) -> list[int]:
     """A weight for every seat; None stands for a seat whose verdict is not `ACCEPTED` (weight 0).
 
-    When no seat has g > 0, or the median margin is not positive, no weight exceeds 1; nor in a trial round, in which
-    a new model's symmetries decide as much as the trainers' work (an update turned around helps one that knows nothing).
+    When no seat has g > 0, or the median margin is not positive, no weight exceeds 1; nor in a trial round, in
+    which a new model's symmetries decide as much as the work (an update turned around helps one that knows nothing).
     """
     if trial:
         return [0 if score is None or score.surely_negative else 1 for score in scores]
