@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,110 +12,12 @@ from hypothesis import strategies as st
 from earnest.client.chain.scanner import Event
 from earnest.client.participation import bond_steps
 from earnest.client.record import RunRecord, Timeline
-from earnest.client.settler import Settler
-from earnest.protocol.manifest import Manifest, commitment
-from earnest.protocol.report import Report, SeatVote, report_commitment, words_hash
+from earnest.protocol.report import words_hash
 from earnest.protocol.verdicts import Role, Verdict
-from tests.client.world import COIN, TRAINER_BOND, World, make_world
+from tests.client.by_hand import BASE, EVIDENCE, NEWEST, Rounds, odd_words, words
+from tests.client.world import COIN, TRAINER_BOND, make_world
 
-BASE, NEWEST, EVIDENCE, SALT = (bytes([i]) * 32 for i in range(1, 5))
 ROUNDS = 7
-
-
-@dataclass
-class Rounds:
-    """Plays rounds by hand, without models: who commits, reveals and reports what is the test's choice."""
-
-    world: World
-    facts: dict[int, Any] = field(default_factory=dict)
-    """By round what the contract knew in its settle window."""
-
-    paid: dict[int, dict[str, int]] = field(default_factory=dict)
-
-    def play(
-        self,
-        round: int,
-        trainers: Mapping[str, int],
-        reports: Mapping[str, Sequence[bytes] | None],
-        hiding: Sequence[str] = (),
-    ) -> None:
-        """Names with their seats commit (and reveal unless `hiding`); reports are words, None: sealed, never shown."""
-        world, schedule = self.world, self.world.schedule
-        runs, run = world.contracts.runs, world.run
-        world.devnet.travel(schedule.commit(round).start + 1)
-        manifests = {name: self.manifest(round, name) for name in trainers}
-        for name, seat in trainers.items():
-            sealed = commitment(
-                world.chain.chain_id,
-                runs.address,
-                run,
-                round,
-                world.address(name),
-                manifests[name].hash(),
-                SALT,
-            )
-            world.send(name, runs.commit(run, seat, sealed))
-        world.devnet.travel(schedule.reveal(round).start)
-        for name, seat in trainers.items():
-            if name not in hiding:
-                world.send(name, runs.reveal(seat, manifests[name], SALT))
-        self.report(round, reports)
-        world.devnet.travel(schedule.settle(round).start)
-        self.facts[round] = runs.round_facts(run, round, at=world.chain.head())
-        self.settle(round)
-
-    def report(self, round: int, reports: Mapping[str, Sequence[bytes] | None]) -> None:
-        world, schedule = self.world, self.world.schedule
-        runs, run = world.contracts.runs, world.run
-        world.devnet.travel(schedule.score_commit(round).start)
-        if not reports:
-            return
-        world.send("stranger", runs.seed(run, round))
-        world.devnet.mine(3)
-        world.send("stranger", runs.seed(run, round))
-        for name, words in reports.items():
-            hash = words_hash(list(words or ()))
-            sealed = report_commitment(
-                world.chain.chain_id, runs.address, run, round, world.address(name), hash, SALT
-            )
-            world.send(name, runs.report_commit(run, round, int(name[-1]), sealed))
-        world.devnet.travel(schedule.score_reveal(round).start)
-        for name, words in reports.items():
-            if words is not None:
-                world.send(name, runs.report_reveal(run, round, int(name[-1]), list(words), SALT))
-
-    def settle(self, round: int) -> None:
-        """Sends what the settler finds due until it finds nothing."""
-        world = self.world
-        before = {name: world.idle(name) for name in world.names}
-        for attempt in range(6):
-            record, contracts = world.deployment.read_run(world.run), world.contracts
-            duties = list(Settler(record, contracts.runs, contracts.settlement).duties(world.chain.head()))
-            for duty in duties:
-                if duty.still_needed(world.chain.head()):
-                    world.send("stranger", duty.call)
-            if not any(duty.still_needed(world.chain.head()) for duty in duties) and attempt:
-                break
-        self.paid[round] = {name: world.idle(name) - before[name] for name in world.names}
-
-    def manifest(self, round: int, name: str) -> Manifest:
-        update = bytes([round + 1]) + name.encode().ljust(31)
-        return Manifest(
-            self.world.run, round, self.world.address(name), BASE, update, bytes(32), bytes(32), 1, 1, 1
-        )
-
-
-def words(*weights: int, newest: bytes = NEWEST) -> list[bytes]:
-    votes = tuple(SeatVote(weight, Verdict.ACCEPTED) for weight in weights)
-    return Report(BASE, newest, EVIDENCE, votes).words()
-
-
-def odd_words(*entries: int) -> list[bytes]:
-    """A report whose votes are these 24-bit entries, canonical or not, with bits set above and beyond them."""
-    word = 0xFFFF
-    for place in range(10):
-        word = word << 24 | (entries[place] if place < len(entries) else 0xABCDEF)
-    return [BASE, NEWEST, EVIDENCE, word.to_bytes(32), b"\xff" * 32]
 
 
 @pytest.fixture(scope="module")

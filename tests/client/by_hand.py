@@ -1,0 +1,119 @@
+"""Rounds played by hand, without models: who commits, reveals and reports what is the test's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from earnest.client.settler import Duty, Settler
+from earnest.protocol.manifest import Manifest, commitment
+from earnest.protocol.report import Report, SeatVote, report_commitment, words_hash
+from earnest.protocol.verdicts import Verdict
+from tests.client.world import World
+
+BASE, NEWEST, EVIDENCE, SALT = (bytes([i]) * 32 for i in range(1, 5))
+
+
+@dataclass
+class Rounds:
+    """Plays rounds by hand, without models: who commits, reveals and reports what is the test's choice."""
+
+    world: World
+    facts: dict[int, Any] = field(default_factory=dict)
+    """By round what the contract knew in its settle window."""
+
+    paid: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def play(
+        self,
+        round: int,
+        trainers: Mapping[str, int],
+        reports: Mapping[str, Sequence[bytes] | None],
+        hiding: Sequence[str] = (),
+    ) -> list[str]:
+        """Names with their seats commit, and reveal unless `hiding`. Reports are words; None: sealed, never shown.
+
+        Returns the names of the settlement duties that were sent.
+        """
+        world, schedule = self.world, self.world.schedule
+        runs, run = world.contracts.runs, world.run
+        world.devnet.travel(schedule.commit(round).start + 1)
+        manifests = {name: self.manifest(round, name) for name in trainers}
+        for name, seat in trainers.items():
+            sealed = commitment(
+                world.chain.chain_id,
+                runs.address,
+                run,
+                round,
+                world.address(name),
+                manifests[name].hash(),
+                SALT,
+            )
+            world.send(name, runs.commit(run, seat, sealed))
+        world.devnet.travel(schedule.reveal(round).start)
+        for name, seat in trainers.items():
+            if name not in hiding:
+                world.send(name, runs.reveal(seat, manifests[name], SALT))
+        self.report(round, reports)
+        world.devnet.travel(schedule.settle(round).start)
+        self.facts[round] = runs.round_facts(run, round, at=world.chain.head())
+        return self.settle(round)
+
+    def report(self, round: int, reports: Mapping[str, Sequence[bytes] | None]) -> None:
+        world, schedule = self.world, self.world.schedule
+        runs, run = world.contracts.runs, world.run
+        world.devnet.travel(schedule.score_commit(round).start)
+        if not reports:
+            return
+        world.send("stranger", runs.seed(run, round))
+        world.devnet.mine(3)
+        world.send("stranger", runs.seed(run, round))
+        for name, words in reports.items():
+            hash = words_hash(list(words or ()))
+            sealed = report_commitment(
+                world.chain.chain_id, runs.address, run, round, world.address(name), hash, SALT
+            )
+            world.send(name, runs.report_commit(run, round, int(name[-1]), sealed))
+        world.devnet.travel(schedule.score_reveal(round).start)
+        for name, words in reports.items():
+            if words is not None:
+                world.send(name, runs.report_reveal(run, round, int(name[-1]), list(words), SALT))
+
+    def due(self, patience: int = 0) -> list[Duty]:
+        """What the settler finds due now and is still needed."""
+        world, contracts = self.world, self.world.contracts
+        record, head = world.deployment.read_run(world.run), world.chain.head()
+        settler = Settler(record, contracts.runs, contracts.settlement, patience)
+        return [duty for duty in settler.duties(head) if duty.still_needed(head)]
+
+    def settle(self, round: int) -> list[str]:
+        """Sends what the settler finds due until it finds nothing; the names of what was sent."""
+        world, sent = self.world, []
+        before = {name: world.idle(name) for name in world.names}
+        while due := self.due():
+            for duty in due:
+                assert duty.intent not in sent, "sent, and yet still needed"
+                world.send("stranger", duty.call)
+                sent.append(duty.intent)
+        self.paid[round] = {name: world.idle(name) - before[name] for name in world.names}
+        return sent
+
+    def manifest(self, round: int, name: str) -> Manifest:
+        update = bytes([round + 1]) + name.encode().ljust(31)
+        return Manifest(
+            self.world.run, round, self.world.address(name), BASE, update, bytes(32), bytes(32), 1, 1, 1
+        )
+
+
+def words(*weights: int, newest: bytes = NEWEST) -> list[bytes]:
+    votes = tuple(SeatVote(weight, Verdict.ACCEPTED) for weight in weights)
+    return Report(BASE, newest, EVIDENCE, votes).words()
+
+
+def odd_words(*entries: int) -> list[bytes]:
+    """A report whose votes are these 24-bit entries, canonical or not, with bits set above and beyond them."""
+    word = 0xFFFF
+    for place in range(10):
+        word = word << 24 | (entries[place] if place < len(entries) else 0xABCDEF)
+    return [BASE, NEWEST, EVIDENCE, word.to_bytes(32), b"\xff" * 32]
