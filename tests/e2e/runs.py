@@ -11,7 +11,7 @@ from tests.e2e.processes import COIN, Actor, Process, Town, Watch, free_port
 
 RUN_FILE = """
 rounds = {rounds}
-start_in_s = 600
+start_in_s = 1200
 trainers = 3
 validators = 2
 [pool]

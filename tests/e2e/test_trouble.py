@@ -37,7 +37,7 @@ def people(place: Town) -> tuple[Actor, list[Actor]]:
 
 @pytest.fixture(scope="module")
 def seats(people: tuple[Actor, list[Actor]]) -> list[Seat]:
-    """Their seats in run 1, which has one round and starts in ten minutes."""
+    """Their seats in run 1, which has one round and does not start by itself before the tests are through."""
     sponsor, (trainer, liar, validator) = people
     run = open_run(sponsor, 1, [validator]).document["run"]
     return [*join(run, Role.TRAINER, [trainer, liar]), *join(run, Role.VALIDATOR, [validator])]
