@@ -112,9 +112,17 @@ def join_steps(
 ) -> list[Step]:
     """Takes a seat: the missing part of the bond, then `join`. `take` names the seat to take over when all are held.
 
-    Raises NotAdmittedError when the run lists its participants and the account is not among them.
+    Raises NotAdmittedError when the run lists its participants and the account is not among them, NotDueError when the
+    account has a seat already or is taking its bond out.
     """
     params = contracts.runs.run_params(run, at=at)
+    if (held := contracts.runs.seat_of(run, account, at=at)) is not None:
+        name = held.role.name.lower()
+        raise NotDueError(
+            f"{account} has {name} seat {held.seat} of run {run} already",
+            f"start its node: `earnest {name} start {run}`",
+        )
+    _check_staying(contracts, run, account, at)
     proof = _proof(params, admission, account, role)
     standing = contracts.vault.bond_of(contracts.settlement.address, run, account, at=at)
     steps: list[Step] = []
@@ -125,6 +133,16 @@ def join_steps(
     seat = NO_SEAT if take is None else take
     join = contracts.runs.join(run, role, operator, checked_uri(uri), proof, seat)
     return [*steps, Step("join", f"take a {role.name.lower()} seat", join)]
+
+
+def _check_staying(contracts: Contracts, run: int, account: str, at: BlockRef) -> None:
+    """Before a deposit is made that could not become a bond."""
+    ready = contracts.vault.exit_time(contracts.settlement.address, run, account, at=at)
+    if ready is not None:
+        raise NotDueError(
+            f"the exit of {account}'s bond in run {run} has started, nothing can be added to it",
+            f"take the bond back with `earnest stake exit {run}` from unix time {ready} on, then begin anew",
+        )
 
 
 def _proof(
@@ -152,7 +170,11 @@ def held_seat(contracts: Contracts, run: int, account: str, at: BlockRef) -> Sea
 
 
 def bond_steps(contracts: Contracts, run: int, account: str, amount: int, at: BlockRef) -> list[Step]:
-    """Adds `amount` wei to the account's bond for the run; counts from the next round on if it has a seat."""
+    """Adds `amount` wei to the account's bond for the run; counts from the next round on if it has a seat.
+
+    Raises NotDueError when the account is taking its bond out.
+    """
+    _check_staying(contracts, run, account, at)
     put = contracts.vault.bond(contracts.settlement.address, run, amount)
     steps = [*topped_up(contracts, account, amount, at), Step("bond", "put up the bond for this run", put)]
     return steps + _synced(contracts, run, account, at)
