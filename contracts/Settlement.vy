@@ -130,22 +130,20 @@ def pay_validators(run: uint256, round: uint256):
     round_records._mark(run, round, round_records.PAID)
     positive: uint256 = round_records._positive(run, round)
     owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, VALIDATOR, round, 0, 16)
-    paid: DynArray[address, 256] = []
+    payments: DynArray[uint256, 256] = []
     amounts: DynArray[uint256, 256] = []
-    logged: DynArray[uint256, 256] = []
     for v: uint256 in range(len(owners), bound=16):
         amount: uint256 = 0
         if positive != 0:
             matches: uint256 = round_records._matches_of(run, round, v)
             # rounds down: the escrow, and so the sponsor, keeps the remainder
             amount = facts.params.validator_pool * facts.stakes[v] * matches // (facts.active_stake * positive)
-        logged.append(amount)
+        amounts.append(amount)
         if amount != 0:
-            paid.append(owners[v])
-            amounts.append(amount)
-    if len(paid) != 0:
-        extcall wiring._vault().pay(run, paid, amounts)
-    log ISettlement.ValidatorsPaid(run=run, round=round, amounts=logged)
+            payments.append(self._payment(owners[v], amount))
+    if len(payments) != 0:
+        extcall wiring._vault().pay(run, payments)
+    log ISettlement.ValidatorsPaid(run=run, round=round, amounts=amounts)
 
 
 @external
@@ -352,11 +350,21 @@ def _pay_trainers(
     @notice Pay P * c_i // (65535 n) to each owner of these seats in one call of the vault.
     """
     owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, TRAINER, round, first, count)
-    amounts: DynArray[uint256, 256] = []
+    payments: DynArray[uint256, 256] = []
     pool: uint256 = facts.params.trainer_pool
     shares: uint256 = WEIGHT_ONE * bits._count(facts.revealed)
     for i: uint256 in range(len(owners), bound=256):
         c: uint256 = (hints[i >> 4] >> unsafe_sub(240, (i & 15) << 4)) & WEIGHT_ONE
-        # Safe: the pool has 96 bits, c has 16. Rounds down: the escrow, and so the sponsor, keeps the remainder.
-        amounts.append(unsafe_div(unsafe_mul(pool, c), shares))
-    extcall wiring._vault().pay(run, owners, amounts)
+        if c != 0:
+            # Safe: the pool has 96 bits, c has 16. Rounds down: the escrow, and so the sponsor, keeps the remainder.
+            payments.append(self._payment(owners[i], unsafe_div(unsafe_mul(pool, c), shares)))
+    extcall wiring._vault().pay(run, payments)
+
+
+@internal
+@pure
+def _payment(account: address, amount: uint256) -> uint256:
+    """
+    @notice One word for the vault; amounts have 96 bits.
+    """
+    return (convert(account, uint256) << 96) | amount

@@ -156,18 +156,20 @@ def open_run(run: uint256, sponsor: address, amount: uint256, exit_delay: uint25
 
 
 @external
-def pay(run: uint256, accounts: DynArray[address, 256], amounts: DynArray[uint256, 256]):
+def pay(run: uint256, payments: DynArray[uint256, 256]):
     """
-    @notice Moves escrow of the caller's run to idle balances, in wei.
+    @notice Moves escrow of the caller's run to idle balances.
+    @param payments One word each: account << 96 | wei.
     """
-    assert len(accounts) == len(amounts), "vault: lengths differ"
     total: uint256 = 0
-    for i: uint256 in range(len(accounts), bound=256):
-        if amounts[i] != 0:
-            total += amounts[i]
-            self.idle[accounts[i]] += amounts[i]
+    for payment: uint256 in payments:
+        amount: uint256 = payment & AMOUNT_MASK
+        if amount != 0:
+            account: address = convert(payment >> AMOUNT_BITS, address)
+            total = unsafe_add(total, amount)  # safe: 256 amounts of 96 bits
+            self.idle[account] += amount
     self._take_escrow(run, total)
-    log IStakeVault.Paid(manager=msg.sender, run=run, accounts=accounts, amounts=amounts)
+    log IStakeVault.Paid(manager=msg.sender, run=run, payments=payments)
 
 
 @external

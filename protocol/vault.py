@@ -106,10 +106,10 @@ class VaultModel:
         self.allowances[sponsor, manager] -= amount
         self.runs[manager, run] = VaultRun(amount, sponsor, exit_delay)
 
-    def pay(self, manager: str, run: int, accounts: Sequence[str], amounts: Sequence[int]) -> None:
-        require(len(accounts) == len(amounts), "vault: lengths differ")
-        self._take_escrow(manager, run, sum(amounts))
-        for account, amount in zip(accounts, amounts, strict=True):
+    def pay(self, manager: str, run: int, payments: Sequence[tuple[str, int]]) -> None:
+        """Payments are (account, wei); the contract takes each as one word, account << 96 | wei."""
+        self._take_escrow(manager, run, sum(amount for _, amount in payments))
+        for account, amount in payments:
             self.idle[account] += amount
 
     def refund(self, manager: str, run: int, amount: int) -> None:

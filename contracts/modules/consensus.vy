@@ -83,11 +83,12 @@ def _tally(
     """
     tally: Tally = empty(Tally)
     sums: uint256[64] = self._subset_sums(stakes)
-    lengths: uint256[16] = empty(uint256[16])
+    shortest: uint256 = max_value(uint256)  # whole reports, the common case, need one comparison a word
     for v: uint256 in range(len(reports), bound=16):
-        lengths[v] = len(reports[v])
+        shortest = min(shortest, len(reports[v]))
     end: uint256 = first + count
     for group: uint256 in range(first // LANES_A_WORD, (end + LANES_A_WORD - 1) // LANES_A_WORD, bound=26):
+        index: uint256 = unsafe_add(group, SEATS)
         begin: uint256 = max(first, unsafe_mul(group, LANES_A_WORD))
         stop: uint256 = min(end, unsafe_mul(unsafe_add(group, 1), LANES_A_WORD))
         medians: uint256 = 0
@@ -100,9 +101,9 @@ def _tally(
         passed: uint256 = 0
         harmful: uint256 = 0
         for v: uint256 in range(len(reports), bound=16):
-            if unsafe_add(group, SEATS) >= lengths[v]:
+            if index >= shortest and index >= len(reports[v]):
                 continue  # absent
-            word: uint256 = convert(reports[v][unsafe_add(group, SEATS)], uint256)
+            word: uint256 = convert(reports[v][index], uint256)
             weights: uint256 = (word >> 8) & WEIGHTS
             if word & VERDICTS != 0:
                 accepted: uint256 = self._zero_lanes(word & VERDICTS)
@@ -163,25 +164,30 @@ def _verify(
     @return Seats on which verdict 4 holds
     """
     harmed: uint256 = 0
+    over: uint256 = max_value(uint256)  # voters known to hold more than T/2 (none are), and
+    under: uint256 = 0                  # known not to: validators that agree are looked up once
     place: uint256 = self._place(begin)
     for seat: uint256 in range(begin, stop, bound=10):
         if (revealed >> seat) & 1 == 0:
             assert (positive >> place) & 1 == 0, "settlement: hint for unrevealed"
         else:
             voters: uint256 = (passed >> place) & WEIGHT
-            if voters != 0:
+            if voters != under:
                 stake: uint256 = unsafe_add(
                     unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
                     unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
                 )
                 assert unsafe_mul(stake, 2) <= active_stake, "settlement: hint too low"
+                under = voters
             if (positive >> place) & 1 != 0:
                 voters = (reached >> place) & WEIGHT
-                stake: uint256 = unsafe_add(
-                    unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
-                    unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
-                )
-                assert unsafe_mul(stake, 2) > active_stake, "settlement: hint too high"
+                if voters != over:
+                    stake: uint256 = unsafe_add(
+                        unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
+                        unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
+                    )
+                    assert unsafe_mul(stake, 2) > active_stake, "settlement: hint too high"
+                    over = voters
             if (harmful >> place) & WEIGHT != 0 and self._behind(sums, harmful >> place) * 2 > active_stake:
                 harmed = unsafe_add(harmed, 1)
         place = unsafe_sub(place, LANE)
@@ -210,13 +216,17 @@ def _zero_lanes(lanes: uint256) -> uint256:
 @pure
 def _subset_sums(stakes: uint256[16]) -> uint256[64]:
     """
-    @notice For each quarter of the validators, the stake of each of its sixteen subsets.
+    @notice For each quarter of the validators, the stake of each of its sixteen subsets: at most T, so nothing overflows.
     """
     sums: uint256[64] = empty(uint256[64])
     for quarter: uint256 in range(4):
+        place: uint256 = unsafe_mul(16, quarter)
         for v: uint256 in range(4):
-            for subset: uint256 in range(1 << v, bound=8):
-                sums[16 * quarter + (1 << v) + subset] = sums[16 * quarter + subset] + stakes[4 * quarter + v]
+            stake: uint256 = stakes[unsafe_add(unsafe_mul(4, quarter), v)]
+            size: uint256 = 1 << v
+            for subset: uint256 in range(size, bound=8):
+                low: uint256 = unsafe_add(place, subset)
+                sums[unsafe_add(low, size)] = unsafe_add(sums[low], stake)
     return sums
 
 

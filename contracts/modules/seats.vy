@@ -97,7 +97,9 @@ def _holder(key: uint256, round: uint256) -> (uint256, address):
     @dev On the hot path: fields are unpacked in place, and who is its own operator costs no further word.
     @return Tenure (zero where nobody holds the seat) and operator in `round`.
     """
-    tenure: uint256 = self._tenure_at(key, round)
+    tenure: uint256 = self.seats[key].tenure
+    if (tenure >> SINCE) & ROUND_MASK > round:
+        tenure = self._tenure_at(key, round)
     if tenure & DELEGATED == 0:
         return tenure, convert(tenure & ADDRESS_MASK, address)
     named: uint256 = self.seats[key].operator

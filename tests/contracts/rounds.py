@@ -61,6 +61,11 @@ def report(votes: Iterable[SeatVote], base: bytes = BASE, newest: bytes = NEWEST
     return Report(base, newest, EVIDENCE, tuple(votes))
 
 
+def payment(account: str, wei: int) -> int:
+    """One payment as the vault takes it."""
+    return int(account, 16) << 96 | wei
+
+
 def fund(system: System, who: str, wei: int) -> None:
     """Mint and deposit: `who` has that much more idle in the vault."""
     system.token.mint(who, wei, sender=account("deployer"))

@@ -25,6 +25,7 @@ from tests.contracts.rounds import (
     Run,
     accepted,
     fund,
+    payment,
     report,
     verdict,
 )
@@ -81,7 +82,7 @@ def test_stranger_as_manager_reaches_no_bond_and_no_escrow(contracts: System) ->
     )  # the same id, its own ledger
     assert contracts.vault.seize(run.id, TRAINERS[0], BOND, "malice", sender=STRANGER) == 0
     for act in (
-        lambda: contracts.vault.pay(run.id, [STRANGER], [1], sender=STRANGER),
+        lambda: contracts.vault.pay(run.id, [payment(STRANGER, 1)], sender=STRANGER),
         lambda: contracts.vault.refund(run.id, 1, sender=STRANGER),
         lambda: contracts.vault.burn_escrow(run.id, 1, sender=STRANGER),
     ):

@@ -114,9 +114,9 @@ class Books:
         self.funded[e["run"]] += e["amount"]
 
     def _Paid(self, e: dict[str, Any]) -> None:
-        for who, amount in zip(e["accounts"], e["amounts"], strict=True):
-            self.owned[who] += amount
-        self._leave_escrow(e["run"], sum(e["amounts"]))
+        for paid in e["payments"]:
+            self.owned[f"0x{paid >> 96:040x}"] += paid % 2**96
+            self._leave_escrow(e["run"], paid % 2**96)
 
     def _Refunded(self, e: dict[str, Any]) -> None:
         self.owned[e["sponsor"]] += e["amount"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.harness import Contract, Evm, Reverted, account
+from tests.contracts.rounds import payment
 
 DAY = 86_400
 RUN = 7
@@ -298,15 +299,16 @@ def test_a_manager_reaches_only_its_own_runs(vault: Contract, run: int) -> None:
         with refused("vault: escrow too small"):
             take(run, 1, sender=OTHER_MANAGER)
     with refused("vault: escrow too small"):
-        vault.pay(run, [STRANGER], [1], sender=OTHER_MANAGER)
+        vault.pay(run, [payment(STRANGER, 1)], sender=OTHER_MANAGER)
 
 
 # Escrow.
 
 
 def test_pay_moves_escrow_to_idle_balances(evm: Evm, vault: Contract, run: int) -> None:
-    vault.pay(run, [TRAINER, STRANGER, TRAINER], [5, 0, 6], sender=MANAGER)
-    assert evm.events("Paid")[0]["amounts"] == (5, 0, 6)
+    payments = [payment(TRAINER, 5), payment(STRANGER, 0), payment(TRAINER, 6)]
+    vault.pay(run, payments, sender=MANAGER)
+    assert evm.events("Paid")[0]["payments"] == tuple(payments)
     assert vault.idle(TRAINER) == 50 + 11
     assert vault.idle(STRANGER) == 0
     assert vault.escrow(MANAGER, run) == 989
@@ -314,18 +316,18 @@ def test_pay_moves_escrow_to_idle_balances(evm: Evm, vault: Contract, run: int) 
 
 def test_pay_of_256_accounts_fits(vault: Contract, run: int) -> None:
     accounts = [account(f"trainer {i}") for i in range(256)]
-    vault.pay(run, accounts, [3] * 256, sender=MANAGER)
+    vault.pay(run, [payment(who, 3) for who in accounts], sender=MANAGER)
     assert vault.escrow(MANAGER, run) == 1_000 - 3 * 256
     assert all(vault.idle(who) == 3 for who in accounts)
     with pytest.raises(Reverted):
-        vault.pay(run, [*accounts, STRANGER], [0] * 257, sender=MANAGER)
+        vault.pay(run, [payment(STRANGER, 0)] * 257, sender=MANAGER)
 
 
 def test_pay_is_bounded_by_the_escrow(vault: Contract, run: int) -> None:
     with refused("vault: escrow too small"):
-        vault.pay(run, [TRAINER, STRANGER], [1_000, 1], sender=MANAGER)
-    with refused("vault: lengths differ"):
-        vault.pay(run, [TRAINER], [1, 1], sender=MANAGER)
+        vault.pay(run, [payment(TRAINER, 1_000), payment(STRANGER, 1)], sender=MANAGER)
+    with refused("vault: escrow too small"):
+        vault.pay(run, [payment(TRAINER, 2**96 - 1)] * 256, sender=MANAGER)
 
 
 def test_refund_goes_to_the_sponsor_only(evm: Evm, vault: Contract, run: int) -> None:

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from earnest.protocol.vault import Refused, VaultModel
 from tests.contracts.harness import Evm, Reverted, account
+from tests.contracts.rounds import payment
 
 PEOPLE = [account(role) for role in ("trainer", "validator", "sponsor")]
 MANAGERS = [account(role) for role in ("manager", "other manager")]
@@ -86,9 +87,10 @@ class VaultMachine(RuleBasedStateMachine):
 
     @rule(manager=managers, run=runs, first=small, second=small)
     def pay(self, manager: str, run: int, first: int, second: int) -> None:
+        payments = list(zip(PEOPLE[:2], [first, second], strict=True))
         self.both(
-            lambda: self.vault.pay(run, PEOPLE[:2], [first, second], sender=manager),
-            lambda: self.model.pay(manager, run, PEOPLE[:2], [first, second]),
+            lambda: self.vault.pay(run, [payment(*p) for p in payments], sender=manager),
+            lambda: self.model.pay(manager, run, payments),
         )
 
     @rule(manager=managers, run=runs, amount=amounts)

@@ -95,7 +95,7 @@ def test_a_transfer_that_takes_more_than_asked_is_refused(vault: Contract, token
         ("finish_exit", [SELF, 2]),
         ("flush", []),
         ("open_run", [3, STRANGER, 0, 1]),
-        ("pay", [1, [SELF], [0]]),
+        ("pay", [1, [0]]),
         ("refund", [1, 0]),
         ("burn_escrow", [1, 0]),
         ("seize", [1, SELF, 1, ""]),
