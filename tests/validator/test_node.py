@@ -280,3 +280,32 @@ def test_a_silent_validator_asks_back_as_soon_as_it_may_and_not_before(tmp_path:
         ]
         assert record.round(5).report_words.keys() == {0, 1}
         assert record.seats[Role.VALIDATOR][0].asked_back.latest() is None
+
+
+# Contests
+
+
+def accuse(report: Report) -> Report:
+    """Says of every seat that its payload is malformed."""
+    votes = tuple(
+        vote if vote.verdict == Verdict.ABSENT else SeatVote(0, Verdict.MALFORMED) for vote in report.votes
+    )
+    return replace(report, votes=votes)
+
+
+def test_a_contested_verdict_is_looked_at_again_and_given_up_if_it_was_wrong(tmp_path: Path) -> None:
+    with make_world(tmp_path, attacks=("none", "zero"), validators=2, rounds=1) as world:
+        for name in ("validator-0", "validator-1"):
+            world.node(name, lie=accuse)
+        world.play(until=world.schedule.settle(0).start + 60)
+        record, settlement = world.nodes["validator-0"].record, world.contracts.settlement
+        for node in world.nodes.values():
+            node.observe()
+        assert {seen["seat"] for seen in record.penalties.values()} == {0, 1}
+        for penalty, seen in record.penalties.items():
+            world.send(f"trainer-{seen['seat']}", settlement.contest(penalty))
+        world.play()
+        outcomes = {seen["seat"]: seen["status"] for seen in record.penalties.values()}
+        assert outcomes == {0: "released", 1: "seized"}
+        assert world.bond("trainer-0") == TRAINER_BOND
+        assert world.bond("trainer-1") == TRAINER_BOND * 98 // 100, "the fault, and the contest that was lost"
