@@ -183,16 +183,11 @@ def set_uri(run: uint256, role: uint256, seat: uint256, uri: String[256]):
 @external
 def sync(run: uint256, role: uint256, seat: uint256):
     """
-    @notice Reads the seat owner's standing bond in the vault; it counts from the next round on. Anyone may call.
+    @notice Reads the seat owner's standing bond in the vault; it counts from the next round on. Anyone may call. The
+            first sealed report of a round does it for all validators.
     """
-    next: uint256 = schedule._clock(self._schedule(run))[1]
-    key: uint256 = self._seat_key(run, role, seat)
-    owner: address = seats._owner(seats._current(key))
-    old: uint256 = seats._stake_at(key, next)
-    new: uint256 = self._standing(run, owner)
-    if new != old:
-        seats._set_stake(key, new, next)
-        log ITrainingRuns.StakeSynced(run=run, role=role, seat=seat, old=old, new=new, from_round=next)
+    seats._check_role(role)
+    self._sync(run, role, seat, schedule._clock(self._schedule(run))[1])
 
 
 @external
@@ -618,10 +613,21 @@ def _check_takeover(run: uint256, role: uint256, seat: uint256, stake: uint256, 
 
 
 @internal
+def _sync(run: uint256, role: uint256, seat: uint256, next: uint256):
+    key: uint256 = seats._key(run, role, seat)
+    old: uint256 = seats._stake_at(key, next)
+    new: uint256 = self._standing(run, seats._owner(seats._current(key)))
+    if new != old:
+        seats._set_stake(key, new, next)
+        log ITrainingRuns.StakeSynced(run=run, role=role, seat=seat, old=old, new=new, from_round=next)
+
+
+@internal
 def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
     """
     @dev T and the stakes of the validators active in `round`: those that joined, asked back or revealed a report in
-         round - 2 or later. The stakes are stored anew only where they differ from the last stored.
+         round - 2 or later. The stakes are stored anew only where they differ from the last stored. Bonds are read
+         for the next round, so that who has left without a word votes no longer than that.
     @return The round's tally.
     """
     counts: uint256 = self.counts[run]
@@ -632,9 +638,11 @@ def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
     active: uint256 = 0
     total: uint256 = 0
     words: uint256[8] = empty(uint256[8])
+    next: uint256 = schedule._clock(self._schedule(run))[1]
     for seat: uint256 in range((counts >> 16) & BITS_MASK, bound=16):
         key: uint256 = seats._key(run, seats.VALIDATOR, seat)
         stake: uint256 = seats._stake_at(key, round)
+        self._sync(run, seats.VALIDATOR, seat, next)
         if stake != 0 and ((recent >> seat) & 1 == 1 or seats._fresh(key, round)):
             active |= 1 << seat
             total += stake

@@ -6,6 +6,7 @@ Admission proofs and the vault's standing bonds are passed in.
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -198,15 +199,24 @@ class SeatsModel:
         self._check_first(self.trainers[seat], round)
         return round
 
-    def report_commit(self, operator: str, round: int, seat: int, now: int) -> None:
-        """A validator seals its report; the round's first call fixes the stakes that vote."""
+    def report_commit(
+        self, operator: str, round: int, seat: int, now: int, standings: Sequence[int] = ()
+    ) -> None:
+        """A validator seals its report; the round's first call fixes the stakes that vote.
+
+        It also reads the bonds that count from the next round on: `standings` are those of the validator
+        seats' owners; seats left out keep what they have.
+        """
         open_ = round <= self.rounds and self.schedule.score_commit(round).contains(now)
         require(open_, "runs: not in score-commit window")
         self._check_operator(operator, self.tenure(Role.VALIDATOR, seat, round), round)
         stakes = self.snapshots.get(round) or self._active_stakes(round)
         require(stakes[seat] > 0, "runs: inactive seat")
         self._check_first(self.validators[seat], round)
-        self.snapshots[round] = stakes
+        if round not in self.snapshots:
+            self.snapshots[round] = stakes
+            for other, standing in enumerate(standings):
+                self.sync(Role.VALIDATOR, other, now, standing)
 
     def report_reveal(self, operator: str, round: int, seat: int, now: int) -> None:
         """A validator opens the report that it sealed."""

@@ -124,6 +124,22 @@ def test_anyone_ends_the_votes_of_a_validator_that_left(contracts: System) -> No
     assert contracts.runs.seat_at(run.id, Role.VALIDATOR, 0, now + 1).stake == 0
 
 
+def test_validator_that_left_without_a_word_votes_one_more_round_at_most(contracts: System) -> None:
+    run = Run.create(contracts, rounds=9)
+    run.join_trainers(1)
+    run.join_validators([10**9, 10**6])
+    said = {v: report([accepted(9)]) for v in range(2)}
+    run.play(said)
+    start_exit(run, VALIDATORS[0])  # and no sync by anyone
+    run.play(said, 1)
+    run.enter("score_commit", 2)
+    run.seed(2)
+    run.seal({1: said[1]}, 2)
+    assert contracts.runs.active_stake(run.id, 2) == 10**6
+    with reverts("runs: inactive seat"):
+        run.seal({0: said[0]}, 2)
+
+
 def test_exit_started_right_after_a_commit_still_loses_its_bond(contracts: System) -> None:
     """The shortest exit delay that a run can have."""
     terms = Run.create(contracts).params

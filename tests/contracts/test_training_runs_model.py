@@ -148,9 +148,10 @@ class SeatsMachine(RuleBasedStateMachine):
         who, owner = self.holder(Role.VALIDATOR, seat, round)
         place = CHAIN_ID, self.runs.address, self.run.id, round
         digest = report_commitment(*place, owner, REPORT.hash(), SALT)
+        bonds = [self.standing(record.tenures[-1].owner) for record in self.model.validators]
         self.both(
             lambda: self.runs.report_commit(self.run.id, round, seat, digest, sender=who),
-            lambda: self.model.report_commit(who, round, seat, self.evm.time),
+            lambda: self.model.report_commit(who, round, seat, self.evm.time, bonds),
         )
 
     def unseal(self, round: int, seat: int) -> None:
