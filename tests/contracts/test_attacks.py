@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
 
 from earnest.protocol.constants import NO_SEAT
+from earnest.protocol.manifest import commitment
 from earnest.protocol.merkle import admission_proof
 from earnest.protocol.report import read_report, report_commitment, words_hash
 from earnest.protocol.verdicts import Role
-from tests.contracts.harness import CHAIN_ID, System, account, reverts
+from tests.contracts.harness import CHAIN_ID, CONTRACTS, System, account, compiled, reverts
 from tests.contracts.rounds import (
     ADMITTED,
     BASE,
@@ -591,3 +593,81 @@ def test_seed_is_asked_for_once_and_nobody_can_ask_again_for_another(contracts: 
     assert contracts.runs.seed_of(run.id, 0)[0] == asked
     with reverts("runs: seed already drawn"):
         contracts.runs.seed(run.id, 0, sender=STRANGER)
+
+
+# Replays, and what nobody can do at all.
+
+
+def test_commitment_opens_in_no_other_run_and_on_no_other_contract(contracts: System) -> None:
+    runs = [Run.create(contracts), Run.create(contracts)]
+    for run in runs:
+        run.join_trainers(1)
+    first, second = runs
+    second.enter("commit")
+    digest = first.manifest(0, 0).hash()
+    place = CHAIN_ID, contracts.runs.address, first.id, 0, TRAINERS[0], digest, SALT
+    contracts.runs.commit(second.id, 0, commitment(*place), sender=TRAINERS[0])
+    second.enter("reveal")
+    for run in runs:  # they have the same windows
+        with reverts("runs: not what was committed"):
+            contracts.runs.reveal(0, run.manifest(0, 0), SALT, b"", sender=TRAINERS[0])
+
+
+def test_fault_of_one_run_touches_no_bond_of_another(contracts: System) -> None:
+    runs = [Run.create(contracts), Run.create(contracts)]
+    for run in runs:
+        run.join_trainers(2)
+    guilty, other = runs
+    guilty.enter("commit")
+    guilty.commit([0, 1])
+    guilty.enter("reveal")
+    guilty.reveal([1])
+    guilty.leave("reveal")
+    guilty.settlement.charge(guilty.id, 0, Role.TRAINER)
+    assert guilty.bond_of(TRAINERS[0]) == BOND - BOND // 100
+    assert other.bond_of(TRAINERS[0]) == BOND
+
+
+DUTIES = {
+    "StakeVault": "allow bond burn_escrow deposit finish_exit flush open_run pay refund seize start_exit withdraw",
+    "TrainingRuns": "ask_back bar commit create_run end join report_commit report_reveal reveal seed set_operator "
+    "set_uri sync",
+    "Settlement": "charge contest lock open pay_validators refund settle settle_penalty void vote",
+}
+
+
+@pytest.mark.parametrize("name", DUTIES)
+def test_no_function_changes_anything_but_these(name: str) -> None:
+    """No owner, pause, upgrade, rescue or renounce, and no coin is taken."""
+    functions = [entry for entry in compiled(name).abi if entry["type"] == "function"]
+    assert all(entry["stateMutability"] != "payable" for entry in functions)
+    changing = sorted(e["name"] for e in functions if e["stateMutability"] == "nonpayable")
+    assert changing == DUTIES[name].split()
+
+
+def test_sources_use_no_dangerous_feature() -> None:
+    for path in sorted(CONTRACTS.rglob("*.vy")):
+        source = path.read_text()
+        if path.parent.name == "testing":
+            continue
+        assert source.startswith("# pragma version 0.4.3\n# pragma evm-version cancun\n")
+        assert "# pragma nonreentrancy on\n" in source
+        for feature in (
+            "raw_call",
+            "send(",
+            "delegatecall",
+            "selfdestruct",
+            "create_",
+            "prevrandao",
+            "tx.origin",
+        ):
+            assert not re.search(rf"(?<![\w.`]){re.escape(feature)}(?!run)", source), (path.name, feature)
+
+
+def test_only_three_functions_can_be_entered_during_a_transfer() -> None:
+    found = {
+        function
+        for path in CONTRACTS.glob("*.vy")
+        for function in re.findall(r"@reentrant\ndef (\w+)", path.read_text())
+    }
+    assert found == {"commit", "reveal", "standing"}
