@@ -53,9 +53,10 @@ def start_trainer(
     patience
         Seconds that others get to settle first.
     """
-    from earnest.client.trainer import TrainerNode
 
     def make(parts: NodeParts, task: Task, wait: int) -> Node:
+        from earnest.client.trainer import TrainerNode  # torch: not for a command that is refused
+
         return TrainerNode(parts, task, patience=wait)
 
     return _run_node(run, Role.TRAINER, owner, poll, patience, flags, make)
@@ -88,9 +89,10 @@ def start_validator(
     patience
         Seconds that others get to settle first.
     """
-    from earnest.validator.node import ValidatorNode
 
     def make(parts: NodeParts, task: Task, wait: int) -> Node:
+        from earnest.validator.node import ValidatorNode  # torch: not for a command that is refused
+
         return ValidatorNode(parts, task, patience=wait)
 
     return _run_node(run, Role.VALIDATOR, owner, poll, patience, flags, make)
