@@ -125,10 +125,26 @@ class Follower:
     def payload(self, round: int, seat: int) -> bytes:
         """The payload that the seat revealed, verified, from this node's store or any mirror; kept from then on.
 
-        Raises Unavailable or WrongContent (client.storage.fetch).
+        Raises Unavailable (client.storage.fetch), StorageError or OSError when the store cannot be read.
         """
         root, limit = self.record.round(round).manifests[seat].update, self.recipe.max_payload_bytes
-        return fetch(root, None, self.sources(round, seat), limit, self._store, timeout_s=SLOWEST_FETCH_S)
+        return self._fetched(root, self.sources(round, seat), limit)
+
+    def _fetched(self, root: bytes, sources: Sequence[str], limit: int) -> bytes:
+        try:
+            return self._store.get(root, limit)
+        except (Unavailable, WrongContent):
+            content = fetch(root, None, sources, limit, timeout_s=SLOWEST_FETCH_S)
+        self._kept(content)
+        return content
+
+    def _kept(self, content: bytes) -> bytes:
+        """Puts an object where others can fetch it; returns its root. A full disk costs only them."""
+        try:
+            return self._store.put(content)
+        except (StorageError, OSError) as error:
+            log.error("object not kept", cause=str(error))
+            return content_root(content)
 
     def payloads(self, round: int) -> dict[int, bytes | StorageError | OSError]:
         """By revealed seat its payload, or why it is not to be had; all are fetched side by side."""
@@ -282,7 +298,7 @@ class Follower:
         stepped = outer_step(before.state, gradient, outer.lr, outer.momentum)
         norms = [(updates[seat].norm, weight) for seat, weight in counted.items()]
         state = replace(stepped, clip_norm=clip_norm(norms, self.recipe.scoring.clip_norm))
-        root = self.keep(state)
+        root = self._kept(to_bytes(state))
         log.info("state", round=round, root=root.hex(), counted=len(counted))
         return Standing(state, root)
 
@@ -294,7 +310,7 @@ class Follower:
                 f"an accepted update of round {round} is served by nobody, and no later report names its state",
                 "wait for the next round's reports, or add a mirror that has the payload",
             )
-        data = fetch(root, None, self.mirrors(), state_bytes(self.codec.spec), self._store)
+        data = self._fetched(root, self.mirrors(), state_bytes(self.codec.spec))
         try:
             return Standing(from_bytes(data, self.codec.spec), root)
         except StateError as error:
@@ -311,15 +327,6 @@ class Follower:
             if (pair := self.record.settled(later).pair) is not None:
                 return pair[1]
         return None
-
-    def keep(self, state: State) -> bytes:
-        """Puts the state's file where others can fetch it; returns its root. A full disk costs only others the file."""
-        data = to_bytes(state)
-        try:
-            return self._store.put(data)
-        except (StorageError, OSError) as error:
-            log.error("state not kept", cause=str(error))
-            return content_root(data)
 
     def _forget(self, round: int) -> None:
         for old in [r for r in self._standings if -1 < r < round - 3]:

@@ -23,7 +23,6 @@ from earnest.client.errors import (
     NonceDrift,
     OutOfFunds,
     StorageError,
-    Unavailable,
     WrongChain,
 )
 from earnest.client.follower import Follower, Standing
@@ -85,7 +84,10 @@ class Node(ABC):
     def step(self) -> int:
         """Does what is due at the newest final block; returns when something is next due (unix seconds)."""
         head = self.observe()
-        self.prepare(head)
+        try:
+            self.prepare(head)
+        except (StorageError, OSError) as error:  # what was sealed before can still be revealed
+            log.error("not prepared", cause=str(error))
         return self.act_on(head)
 
     @abstractmethod
@@ -114,11 +116,11 @@ class Node(ABC):
         """Drops what was derived from blocks that are no longer on the chain, and is not yet written down."""
 
     def reached(self, find: Callable[[int], Standing | None], round: int) -> Standing | None:
-        """A state as `find` gives it; None while it cannot be reached, since an update of it is served by nobody."""
+        """A state as `find` gives it; None while it cannot be reached: nobody serves an update, or the disk fails."""
         try:
             return find(round)
-        except Unavailable as error:
-            log.warning("state not reached", round=round, cause=error.cause, fix=error.fix)
+        except (StorageError, OSError) as error:
+            log.warning("state not reached", round=round, cause=str(error))
             return None
 
     def times(self, round: int) -> Iterable[int]:
