@@ -353,8 +353,12 @@ def _pay_trainers(
     payments: DynArray[uint256, 256] = []
     pool: uint256 = facts.params.trainer_pool
     shares: uint256 = WEIGHT_ONE * bits._count(facts.revealed)
+    left: uint256 = 0  # of the present word of hints
     for i: uint256 in range(len(owners), bound=256):
-        c: uint256 = (hints[i >> 4] >> unsafe_sub(240, (i & 15) << 4)) & WEIGHT_ONE
+        if i & 15 == 0:
+            left = hints[i >> 4]
+        c: uint256 = left >> 240
+        left <<= 16
         if c != 0:
             # Safe: the pool has 96 bits, c has 16. Rounds down: the escrow, and so the sponsor, keeps the remainder.
             payments.append(self._payment(owners[i], unsafe_div(unsafe_mul(pool, c), shares)))

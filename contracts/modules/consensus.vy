@@ -14,11 +14,12 @@
 struct Tally:
     positive: uint256             # seats with c > 0
     harmful: uint256              # seats on which verdict 4 holds
-    matches: uint256              # 16-bit lane v: seats with c > 0 on which validator seat v is within 2 % of c
+    matches: uint256              # bits 9v .. 9v + 8: seats with c > 0 on which validator seat v is within 2 % of c
 
 BASE: constant(uint256) = 0       # words of a report
 NEWEST: constant(uint256) = 1
 SEATS: constant(uint256) = 3
+MATCHES: constant(uint256) = 9    # bits of a validator's matches: 256 at most
 
 LANES_A_WORD: constant(uint256) = 10
 LANE: constant(uint256) = 24      # bits
@@ -116,7 +117,7 @@ def _tally(
             # Within 2 %: weight >= c - slack, and bit 17 of c + slack + 2**17 - weight, which is below 2**18.
             under: uint256 = unsafe_sub(unsafe_add(unsafe_add(medians, slack), ONES << 17), weights)
             near: uint256 = (unsafe_add(over, slack) >> 16) & (under >> 17) & positive
-            tally.matches = unsafe_add(tally.matches, (near % LANE_SUM) << unsafe_mul(v, 16))
+            tally.matches = unsafe_add(tally.matches, (near % LANE_SUM) << unsafe_mul(v, MATCHES))
         tally.harmful = unsafe_add(
             tally.harmful,
             self._verify(sums, active_stake, revealed, begin, stop, positive, reached, passed, harmful),
@@ -134,8 +135,14 @@ def _lanes(hints: DynArray[uint256, 16], begin: uint256, stop: uint256, seat: ui
     slack: uint256 = 0
     positive: uint256 = 0
     place: uint256 = self._place(seat)
+    left: uint256 = 0       # of the present word of hints
+    if begin & 15 != 0:
+        left = hints[begin >> 4] << ((begin & 15) << 4)
     for i: uint256 in range(begin, stop, bound=10):
-        c: uint256 = (hints[i >> 4] >> unsafe_sub(240, (i & 15) << 4)) & WEIGHT
+        if i & 15 == 0:
+            left = hints[i >> 4]
+        c: uint256 = left >> 240
+        left <<= 16
         if c != 0:
             medians |= c << place
             slack |= unsafe_div(c, 50) << place
@@ -188,7 +195,7 @@ def _verify(
                     )
                     assert unsafe_mul(stake, 2) > active_stake, "settlement: hint too high"
                     over = voters
-            if (harmful >> place) & WEIGHT != 0 and self._behind(sums, harmful >> place) * 2 > active_stake:
+            if harmful != 0 and (harmful >> place) & WEIGHT != 0 and self._behind(sums, harmful >> place) * 2 > active_stake:
                 harmed = unsafe_add(harmed, 1)
         place = unsafe_sub(place, LANE)
     return harmed

@@ -3,34 +3,35 @@
 # pragma nonreentrancy on
 """
 @title Round Records
-@notice What settlement remembers of a round: two words, written once a page. Protocol section 8.
+@notice What settlement remembers of a round: one word, written once a page. Protocol section 8.
+@dev Counts are of 256 seats at most, so nine bits hold each. Validator seat v's matches are bits 9v .. 9v + 8.
 """
 
 from modules import consensus
 
 PAGE: constant(uint256) = 64                  # seats
-PAGES: constant(uint256) = 2**4 - 1              # bits 0..3: settled pages
-COMPLETE: constant(uint256) = 1 << 4          # every seat is settled
-VOID: constant(uint256) = 1 << 5
-PAID: constant(uint256) = 1 << 6              # validators were paid
-CHARGED: constant(uint256) = 1 << 6           # shifted by the role: bits 7 and 8, objective faults were charged
-POSITIVE: constant(uint256) = 16              # bits 16..31: seats with c > 0
-HARMFUL: constant(uint256) = 32               # bits 32..47: seats on which verdict 4 holds
-LANE: constant(uint256) = 2**16 - 1
+COUNT: constant(uint256) = 2**9 - 1
+POSITIVE: constant(uint256) = 144             # seats with c > 0, after the matches of 16 validators
+HARMFUL: constant(uint256) = 153              # seats on which verdict 4 holds
+SETTLED: constant(uint256) = 162              # settled pages, a bit each
+PAGES: constant(uint256) = 2**4 - 1
+COMPLETE: constant(uint256) = 1 << 166        # every seat is settled
+VOID: constant(uint256) = 1 << 167
+PAID: constant(uint256) = 1 << 168            # validators were paid
+CHARGED: constant(uint256) = 1 << 168         # shifted by the role: bits 169 and 170, objective faults were charged
 
-_status: HashMap[uint256, HashMap[uint256, uint256]]      # run -> round
-_matches: HashMap[uint256, HashMap[uint256, uint256]]     # 16-bit lane v: matches of validator seat v
+_records: HashMap[uint256, HashMap[uint256, uint256]]     # run -> round
 
 
 @internal
 @view
 def _has(run: uint256, round: uint256, flag: uint256) -> bool:
-    return self._status[run][round] & flag != 0
+    return self._records[run][round] & flag != 0
 
 
 @internal
 def _mark(run: uint256, round: uint256, flag: uint256):
-    self._status[run][round] |= flag
+    self._records[run][round] |= flag
 
 
 @internal
@@ -45,17 +46,17 @@ def _unsettled_pages(run: uint256, round: uint256, span: uint256, first: uint256
     assert end % PAGE == 0 or end >= span, "settlement: seats missing"
     pages: uint256 = self._pages_below(min(end, span)) & ~self._pages_below(first)
     assert pages != 0 or (span == 0 and first == 0), "settlement: no seats there"
-    assert self._status[run][round] & (pages | COMPLETE) == 0, "settlement: already settled"
+    assert self._records[run][round] & ((pages << SETTLED) | COMPLETE) == 0, "settlement: already settled"
     return pages
 
 
 @internal
 def _record(run: uint256, round: uint256, span: uint256, pages: uint256, tally: consensus.Tally):
-    status: uint256 = self._status[run][round] + pages + (tally.positive << POSITIVE) + (tally.harmful << HARMFUL)
-    if status & PAGES == self._pages_below(span):
-        status |= COMPLETE
-    self._status[run][round] = status
-    self._matches[run][round] += tally.matches
+    record: uint256 = self._records[run][round] + tally.matches + (pages << SETTLED)
+    record += (tally.positive << POSITIVE) + (tally.harmful << HARMFUL)
+    if (record >> SETTLED) & PAGES == self._pages_below(span):
+        record |= COMPLETE
+    self._records[run][round] = record
 
 
 @internal
@@ -70,19 +71,21 @@ def _pages_below(seat: uint256) -> uint256:
 @internal
 @view
 def _positive(run: uint256, round: uint256) -> uint256:
-    return (self._status[run][round] >> POSITIVE) & LANE
+    return (self._records[run][round] >> POSITIVE) & COUNT
 
 
 @internal
 @view
 def _harmful(run: uint256, round: uint256) -> uint256:
-    return (self._status[run][round] >> HARMFUL) & LANE
+    return (self._records[run][round] >> HARMFUL) & COUNT
 
 
 @internal
 @view
 def _matches_of(run: uint256, round: uint256, seat: uint256) -> uint256:
-    return (self._matches[run][round] >> (16 * seat)) & LANE
+    if seat >= 16:
+        return 0
+    return (self._records[run][round] >> (consensus.MATCHES * seat)) & COUNT
 
 
 # Views.
@@ -94,13 +97,13 @@ def round_record(run: uint256, round: uint256) -> (uint256, uint256, uint256, bo
     """
     @return Bitmap of settled 64-seat pages, seats with c > 0, seats with verdict 4, all settled, void
     """
-    status: uint256 = self._status[run][round]
+    record: uint256 = self._records[run][round]
     return (
-        status & PAGES,
-        (status >> POSITIVE) & LANE,
-        (status >> HARMFUL) & LANE,
-        status & COMPLETE != 0,
-        status & VOID != 0,
+        (record >> SETTLED) & PAGES,
+        (record >> POSITIVE) & COUNT,
+        (record >> HARMFUL) & COUNT,
+        record & COMPLETE != 0,
+        record & VOID != 0,
     )
 
 

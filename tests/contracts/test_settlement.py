@@ -342,6 +342,18 @@ def test_largest_round_pays_no_more_than_its_pools(contracts: System) -> None:
     assert 10**18 + 7 - 256 < trainers <= 10**18 + 7
     assert 10**17 + 3 - 16 < validators <= 10**17 + 3
     assert run.escrow() == run.params.budget - trainers - validators
+    assert run.settlement.round_record(run.id, 0) == (15, 256, 0, True, False)
+    assert [run.settlement.matches(run.id, 0, v) for v in (0, 15, 16, 2**255)] == [256, 256, 0, 0]
+
+
+def test_largest_round_of_harm_is_counted(contracts: System) -> None:
+    run = Run.create(contracts)
+    run.join_trainers(256)
+    run.join_validators([1_000_000] * 16)
+    run.play(dict.fromkeys(range(16), report([verdict(4)] * 256)))
+    run.settle()
+    assert run.settlement.round_record(run.id, 0) == (15, 0, 256, True, False)
+    assert not run.settlement.validators_paid(run.id, 0)
 
 
 # The report-only round.
