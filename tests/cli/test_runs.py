@@ -152,7 +152,7 @@ def test_trainer_and_validator_join_change_their_seat_and_leave(place: Place, cl
     assert (seat["account"], seat["stake"], seat["uri"]) == (ADDRESS["trainer"], "150", url[1])
 
     again = cli("run", "join", run, "--role", "trainer", *place.acting("trainer"), "--json")
-    assert again.error["reason"] == "runs: already seated"
+    assert f"has trainer seat 0 of run {run} already" in again.error["cause"]
 
     assert cli("seat", "operator", run, ADDRESS["operator"].lower(), *place.acting("trainer")).code == 0
     assert cli("seat", "uri", run, "http://new.example.org", *place.acting("trainer")).code == 0

@@ -240,7 +240,10 @@ def endpoint(body: Iterator[bytes]) -> Iterator[str]:
 
 
 def test_an_endpoint_that_nests_or_sends_without_end_is_refused() -> None:
-    with endpoint(iter([b'{"jsonrpc":"2.0","id":1,"result":' + b"[" * 100_000])) as url, pytest.raises(BadAnswer):
+    with (
+        endpoint(iter([b'{"jsonrpc":"2.0","id":1,"result":' + b"[" * 100_000])) as url,
+        pytest.raises(BadAnswer),
+    ):
         Chain([url], 1).head()
     with endpoint(iter(lambda: b" " * (1 << 20), None)) as url, pytest.raises(BadAnswer):
         Chain([url], 1).head()
