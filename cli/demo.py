@@ -373,7 +373,7 @@ def _member(options: DemoOptions, seed: bytes, name: str, party: Party, run: int
         position = int(name.rpartition("-")[2])
         lies = options.lying_validator and position == options.validators - 1
         lie = Liar() if lies else None
-        node: Node = ValidatorNode(parts, task, patience=60 * position, lie=lie, judge=judge)
+        node: Node = ValidatorNode(parts, task, lie=lie, judge=judge)
         return Member(name, role, not lies, party, node)
     attacks = options.attack != "none" and name == f"trainer-{options.trainers - 1}"
     forge = Attacker(options.attack, parts.follower, _generator(seed, name)) if attacks else None

@@ -61,12 +61,17 @@ class Node(ABC):
         self.parts = parts
         self.follower = parts.follower
         self.record = parts.follower.record
-        self._settler = Settler(self.record, parts.contracts.runs, parts.contracts.settlement, patience)
+        contracts = parts.contracts
+        self._settler = Settler(self.record, contracts.runs, contracts.settlement, patience, self.turn)
         self._told: set[str] = set()
 
     def seat_in(self, round: int) -> int | None:
         """The seat that the account holds in `round`; None if it has none."""
         return self.record.find_seat(self.role, self.parts.account, round)
+
+    def turn(self, round: int) -> int:
+        """How many others go before this node with what anyone may do for the round."""
+        return 0
 
     @property
     def run(self) -> int:

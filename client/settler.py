@@ -21,6 +21,12 @@ from earnest.protocol.verdicts import Role, Verdict
 LATE_S = 86_400
 """What has no end of its own (settling a penalty) is tried for this long at a time."""
 
+LOCK_PAGE = 8
+"""Seats locked in one transaction: each costs up to 1.1 M gas at 256 x 16, and a transaction has at most 2^24."""
+
+TURN_S = 20
+"""Seconds between one validator's turn to settle and the next one's; whose turn is first goes round with the rounds."""
+
 OPEN = (PenaltyStatus.LOCKED, PenaltyStatus.CONTESTED)
 
 
@@ -37,22 +43,30 @@ class Duty:
 class Settler:
     """Lists the settlement duties of one run at one block.
 
-    `patience` (seconds, at most half of the settle window) leaves the first go to others.
+    `patience` (seconds) leaves the first go to others, and `turn` says how many are before this node in a round, so
+    that not everybody pays for the same transaction; together they wait at most half of the settle window.
     """
 
-    def __init__(self, record: RunRecord, runs: Runs, settlement: Settlement, patience: int = 0) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        runs: Runs,
+        settlement: Settlement,
+        patience: int = 0,
+        turn: Callable[[int], int] = lambda round: 0,
+    ) -> None:
         self._record = record
         self._runs = runs
         self._settlement = settlement
         self._wished = patience
+        self._turn = turn
 
     @property
     def _schedule(self) -> Schedule:
         return self._record.params.schedule()
 
-    @property
-    def _patience(self) -> int:
-        return min(self._wished, self._record.params.settle_s // 2)
+    def _patience(self, round: int) -> int:
+        return min(self._wished + self._turn(round) * TURN_S, self._record.params.settle_s // 2)
 
     def duties(self, head: BlockRef) -> Iterator[Duty]:
         """Everything due at `head`, in the order it should be sent."""
@@ -61,7 +75,7 @@ class Settler:
             window = schedule.settle(round)
             if round < last:
                 yield from self._charges(round, head)
-            if window.start + self._patience <= head.time < window.end:
+            if window.start + self._patience(round) <= head.time < window.end:
                 yield from self._settle_round(round, head, window.end)
         yield from self._penalties(head)
 
@@ -72,8 +86,8 @@ class Settler:
             time
             for round in range(max(0, schedule.round_at(now) - 2), self._record.planned_rounds + 1)
             for time in (
-                schedule.reveal(round).end + self._patience,
-                schedule.settle(round).start + self._patience,
+                schedule.reveal(round).end + self._patience(round),
+                schedule.settle(round).start + self._patience(round),
             )
         ]
         times += [
@@ -92,7 +106,7 @@ class Settler:
             (Role.TRAINER, schedule.reveal(round).end),
             (Role.VALIDATOR, schedule.score_reveal(round).end),
         ):
-            if opens + self._patience <= head.time < end and self._chargeable(round, role):
+            if opens + self._patience(round) <= head.time < end and self._chargeable(round, role):
                 yield Duty(
                     intent=f"charge/{round}/{role.name.lower()}",
                     call=self._settlement.charge(self._record.run, round, role),
@@ -153,8 +167,8 @@ class Settler:
                 deadline,
             )
         guilty = [seat for seat in self._guilty(round) if self._unlocked(round, seat, head)]
-        for first in range(0, len(guilty), SETTLE_PAGE):
-            page = guilty[first : first + SETTLE_PAGE]
+        for first in range(0, len(guilty), LOCK_PAGE):
+            page = guilty[first : first + LOCK_PAGE]
             yield Duty(
                 f"lock/{round}/{page[0]}",
                 self._settlement.lock(run, round, page, words),
@@ -209,7 +223,7 @@ class Settler:
                 )
 
     def _settles_at(self, round: int) -> int:
-        return self._schedule.contest(round).end + self._patience
+        return self._schedule.contest(round).end + self._patience(round)
 
 
 def _is_open(penalty: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from earnest.client.diloco.codecs import Update
 from earnest.client.errors import StorageError, Unavailable, WrongContent
 from earnest.client.follower import Standing
 from earnest.client.node import Node, NodeParts
+from earnest.client.settler import TURN_S
 from earnest.client.tasks.task import Task
 from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
@@ -86,6 +87,11 @@ class ValidatorNode(Node):
         self._reports.clear()
         self._memory = (-1, Memory())
 
+    def turn(self, round: int) -> int:
+        """Goes round: in round r it is the turn of seat r first, modulo the number of seats."""
+        seat, count = self.seat_in(round), len(self.record.seats[Role.VALIDATOR])
+        return count if seat is None else (seat - round) % count
+
     def next_due(self, now: int) -> int:
         """Sooner while a seed is awaited: blocks, not seconds, decide when it can be stored."""
         schedule = self.follower.schedule
@@ -116,11 +122,14 @@ class ValidatorNode(Node):
         state = runs.seed_of(self.run, round, at=head)
         if state.seed is not None or (state.block and head.number < state.block + SEED_BLOCKS):
             return
+        window = self.follower.schedule.score_commit(round)
+        if head.time < window.start + min(self.turn(round) * TURN_S, (window.end - window.start) // 8):
+            return
         self.submit(
             f"seed/{round}/{state.block}",
             runs.seed(self.run, round),
             lambda at: runs.seed_of(self.run, round, at=at) == state,
-            self.follower.schedule.score_commit(round).end,
+            window.end,
         )
 
     # Judging

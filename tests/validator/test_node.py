@@ -312,3 +312,17 @@ def test_a_contested_verdict_is_looked_at_again_and_given_up_if_it_was_wrong(tmp
         assert outcomes == {0: "released", 1: "seized"}
         assert world.bond("trainer-0") == TRAINER_BOND
         assert world.bond("trainer-1") == TRAINER_BOND * 98 // 100, "the fault, and the contest that was lost"
+
+
+# Turns
+
+
+def test_whose_turn_it_is_to_pay_for_everybody_goes_round(attacked: World) -> None:
+    nodes = [attacked.nodes[f"validator-{seat}"] for seat in range(3)]
+    for node in nodes:
+        node.observe()
+    for round in range(3):
+        turns = [node.turn(round) for node in nodes]
+        assert sorted(turns) == [0, 1, 2]
+        assert turns.index(0) == round % 3
+    assert attacked.nodes["trainer-0"].turn(0) == 0
