@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import Exit, UsageError
@@ -12,7 +14,7 @@ from earnest.cli.output import Answer, table
 from earnest.cli.session import Session, coins
 from earnest.cli.transactions import consent
 from earnest.client.storage.journal import Journal
-from earnest.deploy.manifest import load_manifest
+from earnest.deploy.manifest import Manifest, load_manifest
 from earnest.deploy.plan import SINK, Plan, make_plan
 from earnest.deploy.run import run_plan, unfinished_plan
 from earnest.deploy.verify import Check
@@ -40,7 +42,13 @@ def plan(*, token: str | None = None, sink: str = SINK, flags: AccountFlags = AC
 
 
 @app.command
-def run(*, token: str | None = None, sink: str = SINK, flags: SendFlags = SEND) -> Answer:
+def run(
+    *,
+    token: str | None = None,
+    sink: str = SINK,
+    again: Annotated[bool, Parameter(negative="")] = False,
+    flags: SendFlags = SEND,
+) -> Answer:
     """Deploy the contracts. Interrupted anywhere, the same command goes on where it stopped.
 
     Example: earnest deploy run --network devnet --keystore devnet-keys/account-0.json --password-file password.txt
@@ -51,10 +59,15 @@ def run(*, token: str | None = None, sink: str = SINK, flags: SendFlags = SEND) 
         The ERC-20 that the vault will hold; on local chains a token of our own is deployed without it.
     sink
         Address that burned tokens are sent to.
+    again
+        Deploy once more although the manifest has a finished deployment; that one becomes its history.
     """
     from earnest.client.chain.outbox import Outbox
 
     with Session(flags) as session:
+        if not again and _finished(session):
+            session.notice("there is a finished deployment: nothing to do (--again makes another)")
+            return _deployed(session, session.manifest)
         made = _plan(session, token, sink)
         if flags.dry_run:
             return _planned(session, made)
@@ -82,17 +95,7 @@ def run(*, token: str | None = None, sink: str = SINK, flags: SendFlags = SEND) 
                 git=f"earnest {version('earnest')}",
                 progress=lambda step: session.notice(f"deploying {step.name} to {step.address} ..."),
             )
-        contracts = {name: one.address for name, one in manifest.current.contracts.items()}
-        document = {
-            "network": session.network.name,
-            "chain_id": manifest.chain_id,
-            "deployer": made.deployer,
-            "token": manifest.address("Token"),
-            "contracts": contracts,
-            "manifest": str(session.own_manifest),
-        }
-        shown = table("Deployed", ("contract", "address"), list(contracts.items()))
-        return Answer(document, [shown, f"Manifest: {session.own_manifest}"])
+        return _deployed(session, manifest)
 
 
 @app.command
@@ -140,6 +143,27 @@ def _plan(session: Session, token: str | None, sink: str) -> Plan:
     nonce = session.chain.next_nonce(session.account)
     token = session.network.token if token is None else session.address(token)
     return make_plan(session.chain.chain_id, session.account, nonce, token, session.address(sink))
+
+
+def _deployed(session: Session, manifest: Manifest) -> Answer:
+    made = manifest.current.contracts
+    contracts = {name: one.address for name, one in made.items()}
+    document = {
+        "network": session.network.name,
+        "chain_id": manifest.chain_id,
+        "deployer": made["TrainingRuns"].deployer,
+        "token": manifest.address("Token"),
+        "contracts": contracts,
+        "manifest": str(session.own_manifest),
+    }
+    shown = table("Deployed", ("contract", "address"), list(contracts.items()))
+    return Answer(document, [shown, f"Manifest: {session.own_manifest}"])
+
+
+def _finished(session: Session) -> bool:
+    """Whether the manifest has a whole deployment that is there: another would take its place, and its runs along."""
+    path = session.own_manifest
+    return path.exists() and load_manifest(path).current.complete and not _restarted(session)
 
 
 def _restarted(session: Session) -> bool:

@@ -58,7 +58,8 @@ def deposit_steps(contracts: Contracts, account: str, amount: int, at: BlockRef)
     if held < amount:
         raise EarnestError(
             f"{account} holds {tokens(contracts, held, at)}, {tokens(contracts, amount, at)} are needed",
-            "get more of the token; on a local chain: `earnest token mint`",
+            f"get more of the token; on a local chain, with the key that deployed: "
+            f"`earnest token mint AMOUNT --to {account}`",
         )
     steps = []
     if contracts.token.allowance(account, contracts.vault.address, at=at) < amount:

@@ -14,6 +14,7 @@ import msgspec
 from earnest.client.addresses import checked_address
 from earnest.client.amounts import parse_amount
 from earnest.client.errors import EarnestError
+from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import Recipe, RecipeError
 from earnest.protocol.run import RunParams
@@ -175,7 +176,10 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 def check_params(params: RunParams, now: int, block_time_s: float, finality_s: float) -> None:
     """Raises RunFileError for terms that the contract, or this network's finality, does not allow."""
     problems = params.problems()
-    earliest = params.schedule().period + SETUP_BLOCKS * ceil(block_time_s)
+    schedule = params.schedule()
+    if params.exit_delay < (delay := schedule.least_exit_delay + EXIT_MARGIN_S):
+        problems.append(f"exit_delay_s is {params.exit_delay}, these windows ask for {delay}")
+    earliest = schedule.period + SETUP_BLOCKS * ceil(block_time_s)
     if params.start < now + earliest:
         problems.append(f"start_in_s is {params.start - now}, the time to join asks for {earliest}")
     least = FINALITY_FACTOR * finality_s

@@ -30,7 +30,7 @@ class Lease:
             self.close()
             raise JournalLocked(
                 f"{what} is in use by another node (process {holder})",
-                "stop that node, or give this one its own key and data folder",
+                "wait for that process, or stop it; a node with an operator key of its own leaves the owner's key free",
             ) from error
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, f"{os.getpid()}\n".encode(), 0)

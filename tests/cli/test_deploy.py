@@ -27,6 +27,18 @@ def test_what_is_planned_is_what_is_deployed_and_it_verifies(bare: Place, tmp_pa
     assert again["first_nonce"] == planned["first_nonce"] + 4
 
 
+def test_a_finished_deployment_stays_unless_another_is_asked_for(
+    bare: Place, tmp_path: Path, cli: Cli
+) -> None:
+    flags = [*bare.acting("sponsor"), "--manifest", str(tmp_path / "manifest.json"), "--json"]
+    first = cli("deploy", "run", *flags).document
+    repeated = cli("deploy", "run", *flags)
+    assert (repeated.code, repeated.document) == (0, first)
+    assert "nothing to do" in repeated.err
+    other = cli("deploy", "run", "--again", *flags).document
+    assert set(other["contracts"].values()).isdisjoint(first["contracts"].values())
+
+
 def test_a_changed_manifest_does_not_verify(place: Place, tmp_path: Path, cli: Cli) -> None:
     manifest = json.loads((place.folder / "data/manifests/devnet.json").read_text())
     manifest["current"]["contracts"]["StakeVault"]["runtime_hash"] = "0x" + "00" * 32

@@ -24,7 +24,7 @@ CASES: dict[str, tuple[str, list[str], int]] = {
     "keys list": (NOTHING, [], 0),
     "token mint": (MINE, ["1", "--dry-run"], 1),
     "deploy plan": (MINE, [], 0),
-    "deploy run": (MINE, ["--dry-run"], 0),
+    "deploy run": (MINE, ["--dry-run", "--again"], 0),
     "deploy verify": (READS, [], 0),
     "run create": (NOTHING, ["--example"], 0),
     "run serve": (MINE, ["1", "--serve", "127.0.0.1:0"], 2),

@@ -80,7 +80,7 @@ def test_an_account_without_coins_cannot_send(place: Place, cli: Cli) -> None:
         ["stake", "deposit", "1"],
         ["stake", "bond", "1", "1"],
         ["run", "join", "1", "--role", "trainer"],
-        ["deploy", "run"],
+        ["deploy", "run", "--again"],
     ],
     ids=" ".join,
 )
