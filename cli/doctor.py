@@ -15,11 +15,13 @@ from earnest.cli.exits import Exit
 from earnest.cli.flags import RunNumber, ServeFlags
 from earnest.cli.output import Answer, table
 from earnest.cli.session import Session, coins
-from earnest.client.errors import EarnestError, JournalLocked
+from earnest.client.errors import EarnestError, JournalLocked, KeystoreError
 
 SERVE = ServeFlags()
 LEAST_DISK_BYTES = 1 << 30
 MOST_SKEW_S = 120.0
+OF_THE_ACCOUNT = frozenset({"balance", "journal", "seat"})
+"""Not asked where there is no key: the check of the key file says so once."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,11 @@ def doctor(run: RunNumber | None = None, /, *, offline: bool = False, flags: Ser
             questions += [("balance", _balance), ("journal", _journal)]
         if not offline and run is not None:
             questions += [("run", lambda s: _run_files(s, run)), ("seat", lambda s: _seat(s, run))]
-        checks = [check for name, question in questions for check in _asked(session, name, question)]
+        checks: list[Check] = []
+        for name, question in questions:
+            keyless = any(check.name == "key file" and not check.ok for check in checks)
+            if not (keyless and name in OF_THE_ACCOUNT):
+                checks += _asked(session, name, question)
     failed = [check for check in checks if not check.ok]
     rows = [("pass" if c.ok else "FAIL", c.name, c.found, "" if c.ok else c.fix) for c in checks]
     document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
@@ -199,8 +205,11 @@ def _run_files(session: Session, run: int) -> Iterator[Check]:
     from earnest.client.storage.objects import ObjectStore
 
     record = session.deployment.read_run(run)
-    folder = session.public_folder
-    store = ObjectStore(folder) if Path(folder).exists() else ObjectStore("memory:///")
+    try:
+        folder: Path | None = session.public_folder
+    except KeystoreError:
+        folder = None
+    store = ObjectStore(folder) if folder is not None and folder.exists() else ObjectStore("memory:///")
     files = load(record.uri, record.params, store)
     yield Check("recipe", True, f"hash {files.bundle.recipe.hash().hex()} is the run's")
     yield Check("task", True, f"{files.bundle.recipe.task} loads, {files.task.pool_size} samples")

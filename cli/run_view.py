@@ -15,6 +15,7 @@ from earnest.protocol.constants import MAX_ROUNDS
 from earnest.protocol.verdicts import Role, Verdict
 
 WEIGHT_ONE = 65_535
+FAULTS = ("unrevealed", "malformed", "copied", "harmful", "unfaithful")
 
 
 def run_answer(session: Session, record: RunRecord) -> Answer:
@@ -63,6 +64,7 @@ def terms(session: Session, record: RunRecord) -> dict[str, Any]:
         **session.amounts("trainer_min_bond", params.trainer_min_bond),
         **session.amounts("validator_min_bond", params.validator_min_bond),
         "exit_delay_s": params.exit_delay,
+        "penalties_bps": {fault: getattr(params, f"{fault}_bps") for fault in FAULTS},
     }
 
 
@@ -136,6 +138,7 @@ def _phase(phase: Phase, now: int) -> dict[str, Any]:
 
 def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
     given = document["terms"]
+    burns = ", ".join(f"{bps / 100:g} % {fault}" for fault, bps in given["penalties_bps"].items())
     shown: list[RenderableType] = [
         f"Run {document['run']}: {document['state']}, round {document['round']} of {document['rounds']}",
         f"  sponsor {document['sponsor']}, {brief(document['escrow'])} {session.symbol} in escrow",
@@ -143,6 +146,9 @@ def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
         f"  starts {when(given['start'])}, a round takes {countdown(given['period_s'])}",
         f"  pays at most {given['trainer_pool']} to trainers and {given['validator_pool']} to validators a round;"
         f" least bonds {given['trainer_min_bond']} and {given['validator_min_bond']} {session.symbol}",
+        f"  burns of a bond: {burns}; frees it {countdown(given['exit_delay_s'])} after an exit",
+        f"  seats: {given['trainer_seats']} trainers, {'open to all' if given['open_trainers'] else 'listed'};"
+        f" {given['validator_seats']} validators, listed",
     ]
     for phase in document["open"]:
         left = countdown(phase["seconds_left"])

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from earnest.cli.exits import Exit
+from earnest.client.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
+from earnest.deploy.devnet import account
+from earnest.protocol.verdicts import Role
 from tests.cli.conftest import ADDRESS, COIN, Place, Result
 
 Cli = Callable[..., Result]
@@ -42,6 +45,15 @@ def test_the_example_is_a_run_file(cli: Cli, tmp_path: Path) -> None:
     assert printed.code == 0
     assert tomllib.loads(printed.out)["recipe"]["task"].endswith(":Shakespeare")
     assert cli("run", "create", "--example", "--json").document["example"].strip() == printed.out.strip()
+
+
+def test_the_small_run_of_the_documents_is_a_run_of_the_devnet_s_accounts(place: Place, cli: Cli) -> None:
+    path = Path(__file__).parents[2] / "docs" / "small-run.toml"
+    residents = [account(b"devnet", index).address for index in (1, 4)]
+    assert RunFile.read(path).admitted() == tuple((resident, Role.VALIDATOR) for resident in residents)
+    flags = [*place.acting("sponsor"), "--dry-run", "--json"]
+    result = cli("run", "create", str(path), *flags)
+    assert result.code == 0, result
 
 
 def test_creating_costs_the_budget_and_makes_the_files_public(place: Place, cli: Cli) -> None:
@@ -255,6 +267,10 @@ def test_the_time_left_is_told(place: Place, cli: Cli) -> None:
     assert document["next"]["seconds_left"] == document["next"]["opens"] - document["time"] > 0
     told = cli("run", "show", "1", *place.reading()).out
     assert "next: commit of round 0 in" in told
+    assert "1 % unrevealed, 1 % malformed, 5 % copied, 10 % harmful, 50 % unfaithful" in " ".join(
+        told.split()
+    )
+    assert document["terms"]["penalties_bps"]["harmful"] == 1_000
     status = cli("status", *place.acting("trainer"), "--json").document
     assert status["account"] == ADDRESS["trainer"]
     assert status["runs"][0]["state"] == "waiting"
@@ -294,6 +310,13 @@ def test_doctor_finds_everything_in_order_or_says_what_is_not(place: Place, cli:
     taken = ["--serve", place.url.removeprefix("http://")]
     checks = cli("doctor", "--offline", *taken, *place.acting("latecomer"), "--json").document["checks"]
     assert "port" in [check["name"] for check in checks if not check["ok"]]
+
+
+def test_doctor_without_a_key_says_so_once_and_checks_the_run(place: Place, cli: Cli) -> None:
+    keyless = [*place.reading(), "--keystore", "nowhere.json"]
+    checks = {check["name"]: check for check in cli("doctor", "1", *keyless, "--json").document["checks"]}
+    assert [name for name, check in checks.items() if not check["ok"]] == ["key file"]
+    assert checks["recipe"]["ok"]
 
 
 def test_files_that_are_not_the_runs_are_refused(
