@@ -143,6 +143,7 @@ class Demo:
         self.bonds.append(self._bonds())
         return {
             "round": round,
+            "trial": round < self.files.bundle.recipe.scoring.trial_rounds,
             "loss": loss(standing.state.parameters),
             "state_root": standing.root.hex(),
             "seed": (record.round(round).seed or b"").hex(),

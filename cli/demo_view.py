@@ -21,7 +21,8 @@ def tokens(wei: str | int) -> str:
 
 def round_table(report: dict[str, Any], dense_bytes: int) -> Group:
     """One round: what each trainer's update was judged to be, what it was paid, and its bond after."""
-    title = f"Round {report['round']}: held-out loss {report['loss']:.3f} nats per byte"
+    trial = ", a trial that is not paid" if report["trial"] else ""
+    title = f"Round {report['round']}{trial}: held-out loss {report['loss']:.3f} nats per byte"
     if report["update_bytes"]:
         title += f", {report['update_bytes']:,} bytes an update ({dense_bytes / report['update_bytes']:.0f} x smaller)"
     table = Table()

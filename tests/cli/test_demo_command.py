@@ -22,7 +22,7 @@ def test_the_demo_writes_its_result_and_a_picture(cli: Cli, tmp_path: Path) -> N
     document = result.document
     assert json.loads((tmp_path / "out/demo.json").read_text()).items() <= document.items()
     assert Path(document["picture"]).read_bytes().startswith(b"\x89PNG")
-    assert [played["round"] for played in document["rounds"]] == [0]
+    assert [(played["round"], played["trial"]) for played in document["rounds"]] == [(0, True)]
     assert document["final_loss"] < document["initial_loss"]
     assert "round 0: training and judging" in result.err
     assert "last contests" in result.err
