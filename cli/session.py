@@ -231,12 +231,14 @@ class Session:
 
         signer = self.signer
         self.hold_key()
+        # An operator works in a folder of its own: its nonces are not the owner's, whose key stays free for commands.
+        folder = self.folder(owner) if signer.address == owner else self.folder(owner) / signer.address
         return self._closing.enter_context(
             Party(
                 self.deployment,
                 signer,
                 owner,
-                self.folder(owner),
+                folder,
                 clock=self.world.monotonic,
                 sleep=self.world.sleep,
             )

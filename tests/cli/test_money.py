@@ -8,6 +8,8 @@ from typing import TextIO
 
 import pytest
 
+from earnest.cli.flags import NodeFlags
+from earnest.cli.session import Session
 from earnest.client.storage.lease import Lease
 from tests.cli.conftest import ADDRESS, COIN, Place, Result, TestWorld
 
@@ -154,6 +156,18 @@ def test_a_key_in_use_by_a_node_sends_nothing_else(place: Place, cli: Cli) -> No
     assert result.code == 5
     assert result.error["code"] == "journal_locked"
     assert "in use by another node" in result.error["cause"]
+
+
+def test_the_owners_key_stays_free_while_the_operator_works(place: Place, cli: Cli) -> None:
+    flags = NodeFlags(
+        rpc=(place.url,),
+        data_dir=place.folder / "data",
+        keystore=place.key("operator"),
+        password_file=place.folder / "password",
+    )
+    with Session(flags) as session:
+        assert session.party(ADDRESS["trainer"]).owner == ADDRESS["trainer"]
+        assert cli("stake", "deposit", "1", *place.acting("trainer")).code == 0
 
 
 def test_a_corrupt_journal_is_an_error_and_stays_as_it_is(place: Place, cli: Cli) -> None:
