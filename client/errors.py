@@ -15,12 +15,12 @@ EarnestError                    .cause  .fix
     ├── Unavailable                  no source has the object                               .reasons
     ├── WrongContent                 an object's bytes do not hash to its root
     ├── JournalLocked                another node uses this journal
-    ├── JournalCorrupt               the journal cannot be read
-    └── JournalForeign               the journal belongs to another account or deployment
+    └── JournalCorrupt               the journal cannot be read
 
-Beside what raises them: SettingsError, AmountError, AddressError, RunFileError, UnfinishedError; NotAdmittedError,
-NoSeatError, NotDueError (participation); BundleError; TaskError, TrainingDiverged; NetworkError, ManifestError,
-DeploymentError (deploy); UsageError, Interrupted (cli). `Refusal` is a BadAnswer that stays inside client.chain.
+Beside what raises them: JournalForeign (a StorageError); SettingsError, AmountError, AddressError, RunFileError,
+UnfinishedError; NotAdmittedError, NoSeatError, NotDueError (participation); BundleError; TaskError, TrainingDiverged;
+NetworkError, ManifestError, DeploymentError (deploy); UsageError, Interrupted (cli). `Refusal` is a BadAnswer that
+stays inside client.chain.
 """
 
 from __future__ import annotations

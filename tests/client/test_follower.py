@@ -48,6 +48,7 @@ class Joiner:
             scanner=world.deployment.scanner(),
             store=self.store,
             journal=self.journal,
+            locate=world.served.locate,
         )
         self.follower.advance(world.chain.head())
 

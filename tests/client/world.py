@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from web3.providers import BaseProvider
 
-from earnest.cli.demo import Attacker, Liar
+from earnest.cli.demo import Attacker, Liar, Names, served_by
 from earnest.client.bundle import RunFiles, publish
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
@@ -108,6 +108,7 @@ class World:
         self.seated = [*trainers, *validators]
         self.names = ["sponsor", *self.seated, *setup.spare, "stranger"]
         self.keys = {name: account(SEED, index) for index, name in enumerate(self.names)}
+        self.served = Names()  # ports on the chain would make every run another one
         self.devnet = Devnet({key.address: 100 * COIN for key in self.keys.values()})
         self.chain = Chain([self.devnet.provider], self.devnet.chain_id)
         self.signers = {name: self._keystore(name) for name in self.names}
@@ -142,6 +143,7 @@ class World:
             options.get("folder", self.folder / name),
             clock=self.devnet.now,
             sleep=lambda seconds: self.devnet.travel(self.devnet.now() + max(1, int(seconds))),
+            locate=self.served.locate,
         )
         self.parties[name] = party
         return party
@@ -288,7 +290,8 @@ class World:
             }
         )
         self.send("sponsor", self.contracts.token.mint(self.address("sponsor"), self.params.budget))
-        uri = f"{sponsor.serve()}/{root.hex()}"
+        self.served.add("sponsor", sponsor.serve())
+        uri = f"{served_by('sponsor')}/{root.hex()}"
         sponsor.do(fund_steps(self.contracts, sponsor.owner, self.params, uri, self.chain.head()), "run")
         return self.contracts.runs.run_count(at=self.chain.head())
 
@@ -298,6 +301,7 @@ class World:
         bond = bond or (VALIDATOR_BOND if role is Role.VALIDATOR else TRAINER_BOND)
         self.send("sponsor", self.contracts.token.mint(self.address(name), bond))
         party = self.party(name)
+        self.served.add(name, party.serve())
         steps = join_steps(
             self.contracts,
             self.run,
@@ -305,7 +309,7 @@ class World:
             party.owner,
             bond=bond,
             operator=party.owner,
-            uri=party.serve(),
+            uri=served_by(name),
             admission=self.admission,
             take=take,
             at=self.chain.head(),
