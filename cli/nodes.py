@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from earnest.client.chain.contracts import SeatHeld
     from earnest.client.node import Node, NodeParts
     from earnest.client.party import Party
+    from earnest.client.record import SeatRecord
     from earnest.client.tasks.task import Task
 
     Make = Callable[[NodeParts, Task, int], Node]
@@ -110,11 +111,13 @@ def _run_node(
         _start_logs(session)
         account = session.address(owner)
         held = _seat(session, run, role, account)
+        _check_operator(session, run, held)
         party = session.party(account)
         with session.world.stopping() as stop:
             url = _serve(session, party)
             parts, files = party.follow(run, lambda: session.world.random(32))
-            _register(session, party, run, held, url, parts.follower.record.seats[role].get(held.seat))
+            seat = parts.follower.record.seats[role].get(held.seat)
+            _register(session, party, run, held, url, seat)
             node = make(parts, files.task, patience)
             from earnest.client.node import run_forever
 
@@ -169,11 +172,25 @@ def _serve(session: Session, party: Party) -> str | None:
     return given.rstrip("/") if given else served
 
 
+def _check_operator(session: Session, run: int, held: SeatHeld) -> None:
+    """Raises UsageError for a key that is the seat's operator neither now nor from the next round on."""
+    runs, at = session.contracts.runs, session.at
+    following = runs.run_params(run, at=at).schedule().next_round(at.time)
+    rounds = {max(0, following - 1), following}
+    seats = [runs.seat_at(run, held.role, held.seat, round, at=at) for round in sorted(rounds)]
+    operators = [seat.operator for seat in seats if seat.operator is not None]
+    if operators and session.account not in operators:
+        raise UsageError(
+            f"{session.account} is not the operator of this seat, {operators[-1]} is",
+            f"use that key, or change it: `earnest seat operator {run} {session.account}`",
+        )
+
+
 def _register(
-    session: Session, party: Party, run: int, held: SeatHeld, url: str | None, seen: object
+    session: Session, party: Party, run: int, held: SeatHeld, url: str | None, seat: SeatRecord | None
 ) -> None:
     """Tells the run where this node's objects are, if it has been told otherwise."""
-    registered = getattr(seen, "uri", None)
+    registered = None if seat is None else seat.uri
     if url is not None and url != registered:
         steps = uri_steps(session.contracts, run, held, url)
         transact(session, party, f"seat/{run}/uri/{url}", steps)

@@ -191,6 +191,7 @@ def join(
             at=session.at,
         )
         document = {"action": "join", "run": run, "role": role, **session.amounts("bond", wei)}
+        by_operator = "" if session.address(operator) == session.account else f" --owner {session.account}"
         return send(
             session,
             f"run/{run}/join/{role}",
@@ -198,7 +199,7 @@ def join(
             document,
             lambda joined: (
                 f"{role.capitalize()} seat {joined['seat']} of run {run} is yours from round "
-                f"{joined['from_round']} on. Next: `earnest {role} start {run}`"
+                f"{joined['from_round']} on. Next: `earnest {role} start {run}{by_operator}`"
             ),
             lambda receipts: _taken(session, receipts),
         )

@@ -239,6 +239,10 @@ def test_a_node_is_started_registered_and_stopped(place: Place, cli: Cli) -> Non
     (seat,) = seats(place, cli, made, "validators")
     assert seat["uri"] == "http://validator.example.org"
     assert "say where" not in cli("validator", "start", run, *url, *place.acting("validator")).err
+    owner = ["--owner", ADDRESS["validator"]]
+    stranger = cli("validator", "start", run, *owner, *place.acting("stranger"), "--json")
+    assert stranger.code == Exit.USAGE
+    assert f"{ADDRESS['validator']} is" in stranger.error["cause"]
     dry = cli("validator", "start", run, *place.acting("validator"), "--dry-run", "--json")
     assert dry.code == Exit.USAGE
 
