@@ -153,11 +153,21 @@ class ValidatorNode(Node):
             judged = self._judge_round(inputs)
             evidence = self.parts.store.put(judged.evidence)
             self._remember(inputs.round, judged.memory)
+            self._tell(inputs.round, judged)
         except (MemoryError, OSError, StorageError, RuntimeError, ValueError) as error:
             # RuntimeError: torch's word for a lack of memory. ValueError: numbers that no report can hold.
             log.error("abstaining", round=inputs.round, cause=str(error))
             return abstention(inputs)
         return build_report(judged, inputs.base_root, inputs.newest_root, evidence)
+
+    def _tell(self, round: int, judged: Judgement) -> None:
+        """Logs what came of each update, in the words of the evidence file."""
+        for seat, vote in enumerate(judged.votes):
+            if vote.verdict != Verdict.ABSENT:
+                refusal = judged.refusals.get(seat)
+                reason = {} if refusal is None else {"reason": refusal.reason}
+                verdict = Verdict(vote.verdict).name.lower()
+                log.info("judged", round=round, seat=seat, verdict=verdict, weight=vote.weight, **reason)
 
     def _inputs(self, round: int, base: Standing, newest: Standing) -> RoundInputs | None:
         """Everything that the judgement depends on; None while the seed or the samples are still to come."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from earnest.client.errors import StorageError
 from earnest.client.trainer import HonestWork
@@ -220,6 +221,18 @@ def test_a_judgement_that_fails_abstains(error: Exception, tmp_path: Path) -> No
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         world.node("validator-0", judge=failing)
         assert [vote.verdict for vote in judged(world, 1)] == [Verdict.ABSTAIN]
+
+
+def test_the_log_says_what_came_of_each_update_and_why(tmp_path: Path) -> None:
+    with (
+        make_world(tmp_path, attacks=("none", "malformed"), validators=1, rounds=1) as world,
+        capture_logs() as logs,
+    ):
+        world.play()
+    honest, cheat = sorted((one for one in logs if one["event"] == "judged"), key=lambda one: one["seat"])
+    assert (honest["verdict"], "reason" in honest) == ("accepted", False)
+    assert (cheat["verdict"], cheat["weight"]) == ("malformed", 0)
+    assert cheat["reason"]
 
 
 # Memory
