@@ -17,7 +17,7 @@ demo: $(STAMP)            ## a whole run on the embedded chain: 4 trainers, 3 va
 	.venv/bin/earnest demo --attack sign-flip --output earnest-demo
 
 test: $(STAMP)            ## every test, on two cores
-	$(PY) -m pytest -n 2 --dist worksteal
+	$(PY) -m pytest -n 2 --dist loadfile
 
 check: $(STAMP)           ## format, lint, types, architecture, artifacts
 	.venv/bin/ruff format --check .

@@ -171,7 +171,7 @@ def test_the_owners_key_stays_free_while_the_operator_works(place: Place, cli: C
 
 
 def test_a_corrupt_journal_is_an_error_and_stays_as_it_is(place: Place, cli: Cli) -> None:
-    assert cli("stake", "deposit", "1", *place.acting("operator"), "--dry-run").code == 1
+    assert cli("stake", "deposit", "1", *place.acting("validator")).code == 0
     (journal,) = (place.folder / "data").glob(f"devnet-*/{ADDRESS['validator']}/journal.sqlite")
     whole = journal.read_bytes()
     journal.write_bytes(b"nonsense" * 100)
