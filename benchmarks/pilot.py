@@ -84,7 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     task = Shakespeare()
-    run(task, demo_recipe(options.codec, ROUNDS, TRAINERS, options.seed), options.reset)
+    run(task, demo_recipe(options.codec, TRAINERS, options.seed), options.reset)
     speed(task)
 
 

@@ -254,7 +254,7 @@ def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
         }
         for name, party in parties.items():
             names_served.add(name, party.serve())
-        recipe = demo_recipe(options.codec, options.rounds, options.trainers, options.seed)
+        recipe = demo_recipe(options.codec, options.trainers, options.seed)
         run = _open_run(options, devnet, parties, recipe)
         _, files = parties["sponsor"].follow(run, bytes)
         for name in names[1:]:

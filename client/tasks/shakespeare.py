@@ -76,7 +76,7 @@ class Shakespeare(Task):
         return optim.AdamW(model.parameters(), lr=inner.lr, betas=inner.betas, weight_decay=decay, fused=True)
 
 
-def demo_recipe(codec: str, rounds: int, trainers: int, seed: int) -> Recipe:
+def demo_recipe(codec: str, trainers: int, seed: int) -> Recipe:
     """The recipe of `earnest demo`, for either codec; `benchmarks/pilot.py` prints what it reaches.
 
     Outer momentum helps the dense codec and harms the sparse one, whose error feedback is a momentum already.

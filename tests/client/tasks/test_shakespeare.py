@@ -118,7 +118,7 @@ def test_the_model_sees_no_later_byte() -> None:
 
 @pytest.mark.parametrize("codec", ["dense-bf16", "topk-2bit"])
 def test_demo_recipes_are_valid_files_and_load_their_task(codec: str) -> None:
-    recipe = demo_recipe(codec, rounds=6, trainers=4, seed=3)
+    recipe = demo_recipe(codec, trainers=4, seed=3)
     assert Recipe.from_json(recipe.to_json()) == recipe
     assert (recipe.codec.name, recipe.seed, recipe.inner.steps, recipe.inner.batch) == (codec, 3, 150, 16)
     assert load_task(recipe.task, recipe.task_options).pool_size == recipe.pool_size
@@ -126,9 +126,9 @@ def test_demo_recipes_are_valid_files_and_load_their_task(codec: str) -> None:
 
 def test_demo_recipe_refuses_more_trainers_than_the_text_feeds() -> None:
     with pytest.raises(ValueError, match="too small"):
-        demo_recipe("dense-bf16", rounds=6, trainers=27, seed=0)
+        demo_recipe("dense-bf16", trainers=27, seed=0)
 
 
 def test_demo_recipe_refuses_an_unknown_codec() -> None:
     with pytest.raises(ValueError, match="no codec named"):
-        demo_recipe("gzip", rounds=6, trainers=4, seed=0)
+        demo_recipe("gzip", trainers=4, seed=0)
