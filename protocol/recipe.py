@@ -36,10 +36,23 @@ class Inner:
     """Local training: `steps` (H) optimizer steps of `batch` samples each."""
 
     steps: int = 150
+    steps_min: int = 0
+    """Fewest steps of a round where H follows what the codec keeps; 0: H is always `steps`."""
+
     batch: int = 16
-    optimizer: Literal["adamw"] = "adamw"
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon: the matrices inside the model by Muon; vectors, embeddings and the output layer by AdamW."""
+
     lr: float = 3e-3
-    lr_schedule: Literal["constant", "cosine"] = "constant"
+    lr_schedule: Literal["constant", "cosine", "wsd"] = "constant"
+    """Over the run's rounds * steps. wsd: stable, then down in the run's last fifth."""
+
+    lr_warmup_steps: int = 0
+    """Steps at the run's start over which the rate rises to `lr`, under every schedule."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """What the forward pass multiplies in; parameters and optimizer are float32 in all three."""
+
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.0
     clip: float = 1.0
@@ -47,26 +60,63 @@ class Inner:
 
     def __post_init__(self) -> None:
         _require(self.steps >= 1 and self.batch >= 1, "steps and batch are at least 1")
+        _require(0 <= self.steps_min <= self.steps, "steps_min lies in [0, steps]")
+        _require(self.lr_warmup_steps >= 0, "lr_warmup_steps is not negative")
         _require(self.lr > 0, "lr is positive")
         _require(all(0 <= beta < 1 for beta in self.betas), "betas lie in [0, 1)")
         _require(self.weight_decay >= 0 and self.clip >= 0, "weight_decay and clip are not negative")
 
 
+CODECS = ("dense-bf16", "int8", "topk-2bit", "lowrank-int4")
+
+
 @dataclass(frozen=True)
 class CodecChoice:
-    """How updates are encoded."""
+    """How updates are encoded (section 13)."""
 
     name: str = "dense-bf16"
+    """One of CODECS."""
+
     k: int = 64
-    """Entries kept of a chunk (sparse codecs)."""
+    """Entries kept of a chunk (topk-2bit); the most of them where `energy` decides."""
+
+    k_min: int = 0
+    """Fewest entries kept of a chunk where `energy` decides."""
 
     chunk: int = 4096
+    """Numbers that share their scales (topk-2bit, int8)."""
+
+    rank: int = 8
+    """Rank kept of a matrix (lowrank-int4); the highest where `energy` decides."""
+
+    rank_min: int = 0
+    """Lowest rank kept of a matrix where `energy` decides."""
+
+    energy: float = 0.0
+    """Share of the update's energy that k or rank must keep, within its limits; 0: k and rank are fixed."""
+
     error_feedback: float = 0.0
     """Share of what was not sent that the trainer adds to its next update."""
 
     def __post_init__(self) -> None:
+        _require(self.name in CODECS, f"no codec named {self.name!r}; there are {', '.join(CODECS)}")
         _require(1 <= self.k <= self.chunk <= 65_536, "1 <= k <= chunk <= 65536")
+        _require(0 <= self.k_min <= self.k, "k_min lies in [0, k]")
+        _require(1 <= self.rank <= 65_536, "rank lies in [1, 65536]")
+        _require(0 <= self.rank_min <= self.rank, "rank_min lies in [0, rank]")
+        _require(0 <= self.energy <= 1, "energy lies in [0, 1]")
         _require(0 <= self.error_feedback <= 1, "error_feedback lies in [0, 1]")
+        adapts = {"topk-2bit": self.k_min, "lowrank-int4": self.rank_min}
+        lowest = adapts.pop(self.name, 0)
+        _require(not any(adapts.values()), "k_min is for topk-2bit, rank_min for lowrank-int4")
+        _require(
+            (lowest > 0) == (self.energy > 0), "an adaptive codec has both energy and its k_min or rank_min"
+        )
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether k or rank follows the update's spectrum."""
+        return self.energy > 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +130,25 @@ class Outer:
     def __post_init__(self) -> None:
         _require(self.lr > 0, "lr is positive")
         _require(0 <= self.momentum < 1, "momentum lies in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What is done to an update before it is encoded, where data is private: (epsilon, delta) over the run."""
+
+    clip: float = 0.0
+    """Largest norm of an update before noise; 0: privacy is off."""
+
+    noise: float = 0.0
+    """Standard deviation of the noise on every coordinate, in units of `clip`; 0: clipped only."""
+
+    delta: float = 1e-5
+    """The delta for which epsilon is stated."""
+
+    def __post_init__(self) -> None:
+        _require(self.clip >= 0 and self.noise >= 0, "clip and noise are not negative")
+        _require(self.clip > 0 or self.noise == 0, "noise needs a clip")
+        _require(0 < self.delta < 1, "delta lies in (0, 1)")
 
 
 @dataclass(frozen=True)
@@ -138,6 +207,13 @@ class Recipe:
     warmup_steps: int = 0
     """Shared steps before round 0: they make the initial state."""
 
+    overlap: Literal["none", "delayed", "eager"] = "none"
+    """From where a trainer starts while the round before is still being settled; none: rounds do not overlap."""
+
+    data: Literal["assigned", "private"] = "assigned"
+    """private: trainers use data of their own, and nothing is judged by what they were assigned."""
+
+    privacy: Privacy = field(default_factory=Privacy)
     max_payload_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
@@ -148,6 +224,8 @@ class Recipe:
         _require(self.scoring.own <= self.samples_per_seat, "scoring.own exceeds inner.steps * inner.batch")
         _require(self.warmup_steps >= 0, "warmup_steps is not negative")
         _require(self.max_payload_bytes >= 1, "max_payload_bytes is at least 1")
+        _require(not self.inner.steps_min or self.codec.adaptive, "inner.steps_min needs an adaptive codec")
+        _require(self.privacy.clip == 0 or self.data == "private", "privacy is for private data")
 
     @property
     def samples_per_seat(self) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earnest.protocol.evidence import EvidenceTerms
-from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, RecipeError, Scoring
+from earnest.protocol.recipe import CodecChoice, Inner, Outer, Privacy, Recipe, RecipeError, Scoring
 
 RECIPE = Recipe(
     task="earnest.client.tasks.shakespeare:Shakespeare",
@@ -73,6 +73,19 @@ def test_a_recipe_knows_its_pool():
     assert (pool.size, pool.per_seat, pool.held_out) == (75_000, 150 * 16, 512)
 
 
+def test_an_adaptive_recipe_keeps_its_limits():
+    codec = CodecChoice("lowrank-int4", rank=16, rank_min=2, energy=0.9)
+    recipe = replace(RECIPE, codec=codec, inner=Inner(steps_min=40), overlap="eager")
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    assert recipe.codec.adaptive and not RECIPE.codec.adaptive
+
+
+def test_noise_is_part_of_the_recipe_of_private_data():
+    private = replace(RECIPE, data="private", privacy=Privacy(clip=2.0, noise=0.5))
+    assert Recipe.from_json(private.to_json()) == private
+    assert private.hash() != replace(private, privacy=Privacy(clip=2.0)).hash()
+
+
 def edited(path: str, value) -> bytes:
     document = json.loads(RECIPE.to_json())
     *folders, key = path.split(".")
@@ -105,10 +118,33 @@ def edited(path: str, value) -> bytes:
         ("inner.lr", 0, "recipe.inner: lr is positive"),
         ("inner.steps", 0, "recipe.inner: steps and batch"),
         ("inner.steps", 31, "scoring.own exceeds"),
-        ("inner.optimizer", "sgd", "recipe.inner.optimizer: 'sgd' is none of adamw"),
+        ("inner.optimizer", "sgd", "recipe.inner.optimizer: 'sgd' is none of adamw, muon"),
         ("inner.betas", [0.9], "recipe.inner.betas: not a list of 2"),
         ("inner.betas", [0.9, 1.0], "betas lie in"),
+        ("inner.steps_min", 151, "steps_min lies in"),
+        ("inner.steps_min", 30, "inner.steps_min needs an adaptive codec"),
+        ("inner.lr_warmup_steps", -1, "lr_warmup_steps is not negative"),
+        ("inner.lr_schedule", "linear", "is none of constant, cosine, wsd"),
+        ("inner.precision", "fp8", "is none of fp32, bf16, fp16"),
+        (
+            "codec.name",
+            "zip",
+            "recipe.codec: no codec named 'zip'; there are dense-bf16, int8, topk-2bit, lowrank-int4",
+        ),
         ("codec.k", 5000, "1 <= k <= chunk"),
+        ("codec.chunk", 65_537, "1 <= k <= chunk <= 65536"),
+        ("codec.k_min", 65, "k_min lies in"),
+        ("codec.k_min", 8, "an adaptive codec has both energy"),
+        ("codec.energy", 0.9, "an adaptive codec has both energy"),
+        ("codec.energy", 1.1, "energy lies in"),
+        ("codec.rank", 0, "rank lies in"),
+        ("codec.rank_min", 9, "rank_min lies in"),
+        ("codec.rank_min", 2, "rank_min for lowrank-int4"),
+        ("overlap", "late", "is none of none, delayed, eager"),
+        ("data", "public", "is none of assigned, private"),
+        ("privacy.clip", 1.0, "privacy is for private data"),
+        ("privacy.noise", 1.0, "noise needs a clip"),
+        ("privacy.delta", 0.0, "delta lies in"),
         ("outer.aggregation", "median", "is none of mean, contributor-mean"),
         ("outer.momentum", 1.0, "momentum lies in"),
         ("scoring.strength", 0.0, "strength lies in"),
