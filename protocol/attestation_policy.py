@@ -1,0 +1,179 @@
+"""The half of an attestation policy that no contract can check. Protocol section 11.
+
+Revocation lists, TCB levels and GPU reports need DER and JSON, so validators judge them. For every validator to reach
+one verdict the rules are a file, and the run fixes its hash: `Policy.document` is keccak256 of the canonical bytes
+(sorted keys, no spaces, ASCII).
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, NoReturn, get_args, get_origin, get_type_hints
+
+from eth_hash.auto import keccak
+
+TCB_STATUSES: Final = (
+    "UpToDate",
+    "SWHardeningNeeded",
+    "ConfigurationNeeded",
+    "ConfigurationAndSWHardeningNeeded",
+    "OutOfDate",
+    "OutOfDateConfigurationNeeded",
+)
+"""Every status that a policy may accept. Revoked is none of them, and so can never be accepted."""
+
+GPU_ARCHITECTURES: Final = ("HOPPER", "BLACKWELL")
+
+MAX_DOCUMENT_BYTES: Final = 1 << 16
+MAX_ENTRIES: Final = 256
+"""Of any list in a document."""
+
+MAX_GRACE_S: Final = 366 * 86_400
+MAX_MARGIN_S: Final = 30 * 86_400
+"""Intel signs collateral for 30 days: a longer margin would refuse all of it."""
+
+MAX_EVALUATION: Final = 2**32 - 1
+MAX_GPUS: Final = 64
+
+
+class PolicyDocumentError(ValueError):
+    """A policy document that is not one, with the offending key."""
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise PolicyDocumentError(f"policy document: {reason}")
+
+
+@dataclass(frozen=True)
+class PolicyDocument:
+    """What validators demand of a quote whose signatures hold. The defaults accept a genuine up-to-date machine."""
+
+    statuses: tuple[str, ...] = ("UpToDate",)
+    """TCB statuses that count (`TCB_STATUSES`)."""
+
+    grace_s: int = 0
+    """Seconds after the date of its TCB level for which an OutOfDate machine counts, if its status does."""
+
+    evaluation_floor: int = 0
+    """Lowest TCB evaluation data number of the collateral: several are validly signed at once."""
+
+    denied_advisories: tuple[str, ...] = ()
+    """Security advisories (`INTEL-SA-01192`) that a machine must not be exposed to."""
+
+    denied_families: tuple[str, ...] = ()
+    """Processor families (FMSPC, 12 upper-case hexadecimal digits) whose keys are known to leak."""
+
+    allow_dynamic_platform: bool = True
+    """Machines whose processor packages may be exchanged. Every genuine TDX quote seen says so."""
+
+    allow_smt: bool = True
+    """Machines with hyper-threading on. Every genuine TDX quote seen says so."""
+
+    allow_cached_keys: bool = True
+    """Machines whose platform keys Intel keeps. Every genuine TDX quote seen says so."""
+
+    margin_s: int = 86_400
+    """Seconds for which the collateral must still be valid at the registration."""
+
+    events: tuple[tuple[str, str], ...] = ()
+    """(name, payload as lower-case hexadecimal) of run-time events, each exactly once in the TD's event log: the
+    digest of the training container, for example. Not empty: an event log is required."""
+
+    gpus: int = 0
+    """NVIDIA GPUs that the evidence must show; 0: GPU evidence is neither asked for nor judged."""
+
+    gpu_architectures: tuple[str, ...] = GPU_ARCHITECTURES
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                _require(len(value) <= MAX_ENTRIES, f"{field.name} has more than {MAX_ENTRIES} entries")
+                _require(len(set(value)) == len(value), f"{field.name} has an entry twice")
+        _require(bool(self.statuses), "no status is accepted")
+        for status in self.statuses:
+            _require(status in TCB_STATUSES, f"statuses: {status!r} is none of {', '.join(TCB_STATUSES)}")
+        _require(0 <= self.grace_s <= MAX_GRACE_S, f"grace_s lies in [0, {MAX_GRACE_S}]")
+        _require(
+            0 <= self.evaluation_floor <= MAX_EVALUATION, f"evaluation_floor lies in [0, {MAX_EVALUATION}]"
+        )
+        for advisory in self.denied_advisories:
+            _require(
+                re.fullmatch(r"INTEL-SA-\d{5}", advisory, re.ASCII) is not None,
+                f"denied_advisories: {advisory!r} is not INTEL-SA- and five digits",
+            )
+        for family in self.denied_families:
+            _require(
+                re.fullmatch(r"[0-9A-F]{12}", family) is not None,
+                f"denied_families: {family!r} is not 12 upper-case hexadecimal digits",
+            )
+        _require(0 <= self.margin_s <= MAX_MARGIN_S, f"margin_s lies in [0, {MAX_MARGIN_S}]")
+        for name, payload in self.events:
+            _require(0 < len(name) <= 128, "events: a name has 1 to 128 characters")
+            _require(
+                len(payload) <= 2048 and re.fullmatch(r"([0-9a-f]{2})*", payload) is not None,
+                f"events: the payload of {name!r} is not lower-case hexadecimal of at most 1024 bytes",
+            )
+        names = {name for name, _ in self.events}
+        _require(len(names) == len(self.events), "events: a name occurs twice")
+        _require(0 <= self.gpus <= MAX_GPUS, f"gpus lies in [0, {MAX_GPUS}]")
+        for architecture in self.gpu_architectures:
+            _require(
+                architecture in GPU_ARCHITECTURES,
+                f"gpu_architectures: {architecture!r} is none of {', '.join(GPU_ARCHITECTURES)}",
+            )
+
+    def to_json(self) -> bytes:
+        """The canonical bytes."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+    def hash(self) -> bytes:
+        """keccak256 of the canonical bytes: `Policy.document`."""
+        return keccak(self.to_json())
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "PolicyDocument":
+        """Parse a document in any layout; keys left out have their default.
+
+        Raises PolicyDocumentError on an unknown or repeated key, and on a value of the wrong type or range.
+        """
+        _require(len(data) <= MAX_DOCUMENT_BYTES, f"larger than {MAX_DOCUMENT_BYTES} bytes")
+        _require(data.count(b"[") + data.count(b"{") <= 2 * MAX_ENTRIES, "too deep")
+        try:
+            document = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        except PolicyDocumentError:
+            raise
+        except ValueError as error:
+            raise PolicyDocumentError(f"policy document: not JSON: {error}") from error
+        _require(isinstance(document, dict), "not an object")
+        hints = get_type_hints(cls)
+        for key in document:
+            _require(key in hints, f"unknown key {key!r}")
+        return cls(**{key: _typed(hints[key], value, key) for key, value in document.items()})
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    _require(len(result) == len(pairs), "a key occurs twice")
+    return result
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise PolicyDocumentError(f"policy document: {name} is not a number")
+
+
+def _typed(kind: Any, value: Any, path: str) -> Any:
+    """`value` as an int, bool, str or tuple of such; bool is no int."""
+    if get_origin(kind) is tuple:
+        parts = get_args(kind)
+        _require(isinstance(value, list), f"{path}: not a list")
+        if parts[-1] is Ellipsis:
+            parts = (parts[0],) * len(value)
+        _require(len(value) == len(parts), f"{path}: not a list of {len(parts)}")
+        return tuple(
+            _typed(part, item, f"{path}[{i}]")
+            for i, (part, item) in enumerate(zip(parts, value, strict=True))
+        )
+    _require(type(value) is kind, f"{path}: {value!r} is not {kind.__name__}")
+    return value

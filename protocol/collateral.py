@@ -1,0 +1,71 @@
+"""What Intel signs about its machines: one canonical form, whose SHA-256 is on the record. Protocol section 11.
+
+Collateral is the JSON of DCAP libraries: certificate chains, two revocation lists, TCB info and QE identity with
+their signatures, the signed texts as strings, byte for byte. Its optional `pck_certificate_chain` would override the
+chain inside a quote, so it is no part of the canonical form.
+"""
+
+import json
+from hashlib import sha256
+from typing import Any, Final
+
+MAX_COLLATERAL_BYTES: Final = 1 << 18
+"""Genuine collateral has about 20 kB; a revocation list may grow."""
+
+COLLATERAL_FIELDS: Final = (
+    "pck_crl",
+    "pck_crl_issuer_chain",
+    "qe_identity",
+    "qe_identity_issuer_chain",
+    "qe_identity_signature",
+    "root_ca_crl",
+    "tcb_info",
+    "tcb_info_issuer_chain",
+    "tcb_info_signature",
+)
+OVERRIDE: Final = "pck_certificate_chain"
+
+
+class CollateralError(ValueError):
+    """Bytes that are no collateral, with what is wrong."""
+
+
+def canonical_collateral(data: bytes) -> bytes:
+    """The canonical bytes of collateral in any layout: nine strings, sorted keys, no spaces, ASCII.
+
+    Raises CollateralError if it is too large, not JSON, or has not exactly the known fields as strings.
+    """
+    if len(data) > MAX_COLLATERAL_BYTES:
+        raise CollateralError(f"collateral: larger than {MAX_COLLATERAL_BYTES} bytes")
+    try:
+        document = json.loads(data.decode(), object_pairs_hook=_flat)
+    except CollateralError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise CollateralError(f"collateral: not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise CollateralError("collateral: not an object")
+    document.pop(OVERRIDE, None)
+    if odd := sorted(document.keys() ^ set(COLLATERAL_FIELDS)):
+        raise CollateralError(
+            f"collateral: {'unknown' if odd[0] in document else 'missing'} field {odd[0]!r}"
+        )
+    for name, value in document.items():
+        if not isinstance(value, str):
+            raise CollateralError(f"collateral: {name} is not a string")
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    if len(canonical) > MAX_COLLATERAL_BYTES:
+        raise CollateralError(f"collateral: larger than {MAX_COLLATERAL_BYTES} bytes")
+    return canonical
+
+
+def collateral_digest(data: bytes) -> bytes:
+    """SHA-256 of the canonical bytes. Raises CollateralError."""
+    return sha256(canonical_collateral(data)).digest()
+
+
+def _flat(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise CollateralError("collateral: a field occurs twice")
+    return result
