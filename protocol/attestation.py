@@ -1,0 +1,349 @@
+"""What binds an enclave's key to a run, and what the registry is asked to check. Protocol section 11.
+
+A run names its policy by hash; whoever registers a key passes the whole policy, so no contract stores or owns one.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from typing import Any, Final
+
+from eth_abi.abi import encode
+from eth_hash.auto import keccak
+
+from earnest.protocol.certificate import Certificate, CertificateError, parse_certificate, pem_to_ders
+from earnest.protocol.constants import ZERO_ADDRESS
+from earnest.protocol.hashing import keccak_abi
+from earnest.protocol.quote import KEY, Quote, QuoteError
+
+TAG_KEY: Final = keccak(b"earnest/enclave-key/v1")
+TAG_ROUND: Final = keccak(b"earnest/round-statement/v1")
+TAG_CHALLENGE: Final = keccak(b"earnest/challenge/v1")
+
+MAX_PCK_CAS: Final = 4
+MAX_WORKLOADS: Final = 16
+MAX_PLATFORM_KEYS: Final = 16
+MAX_TTL_S: Final = 30 * 86_400
+MAX_PARTS: Final = 4096
+"""Bytes of the packed evidence that `register` takes."""
+
+CHALLENGE_BLOCKS: Final = 256
+"""A challenge names one of this many blocks before the registration's: 51 minutes where a block takes 12 seconds."""
+
+POLICY_TYPE: Final = (
+    "(bytes32,(uint256,uint256)[],bytes32,uint16,uint16,bytes32[],"  # root id to workloads
+    "uint32,uint16,uint128,uint32,address,bytes32)"
+)
+
+INTEL_ROOT_KEY: Final = bytes.fromhex(
+    "0ba9c4c0c0c86193a3fe23d6b02cda10a8bbd4e88e48b4458561a36e705525f5"
+    "67918e2edc88e40d860bd0cc4ee26aacc988e505a953558c453f6b0904ae7394"
+)
+"""x, y of the Intel SGX Root CA."""
+
+TD_QE_SIGNER: Final = bytes.fromhex("dc9e2a7c6f948f17474e34a7fc43ed030f7c1563f1babddf6340c82e0e54a8c5")
+SGX_QE_SIGNER: Final = bytes.fromhex("8c4f5775d796503e96137f77c68a829a0056ac8ded70140b081b094490c57bff")
+"""MRSIGNER of Intel's quoting enclaves."""
+
+TD_QE_PRODUCT: Final = 2
+SGX_QE_PRODUCT: Final = 1
+
+
+class PolicyError(ValueError):
+    """Not a policy, with the reason."""
+
+
+def root_id(public_key: bytes) -> bytes:
+    """keccak256 of a root CA's key (x, y): what a run's record shows of whom it trusts."""
+    return keccak(_key(public_key))
+
+
+def pck_hash(public_key: bytes) -> bytes:
+    """keccak256 of a PCK key (x, y): what a deny-list calls one platform's key."""
+    return keccak(_key(public_key))
+
+
+def platform_hash(ppid: bytes) -> bytes:
+    """keccak256 of a PPID (16 bytes): one physical platform."""
+    if len(ppid) != 16:
+        raise ValueError("a PPID has 16 bytes")
+    return keccak(ppid)
+
+
+def key_entry(key: str) -> bytes:
+    """An enclave key's entry in a deny-list."""
+    return keccak_abi(["address"], [key])
+
+
+def _key(public_key: bytes) -> bytes:
+    if len(public_key) != KEY:
+        raise ValueError("a P-256 key is x and y, 64 bytes")
+    return public_key
+
+
+def challenge(
+    chain_id: int, registry: str, run: int, trainer: str, block_number: int, block_hash: bytes
+) -> bytes:
+    """What makes a quote fresh: nobody knows it before the block, and it fits one trainer of one run."""
+    return keccak_abi(
+        ["bytes32", "uint256", "address", "uint256", "address", "uint256", "bytes32"],
+        [TAG_CHALLENGE, chain_id, registry, run, trainer, block_number, block_hash],
+    )
+
+
+def key_binding(chain_id: int, registry: str, trainer: str, key: str, run: int, challenge: bytes) -> bytes:
+    """First half of the report data of a quote that an enclave key is registered with."""
+    return keccak_abi(
+        ["bytes32", "uint256", "address", "address", "address", "uint256", "bytes32"],
+        [TAG_KEY, chain_id, registry, trainer, key, run, challenge],
+    )
+
+
+def round_statement(chain_id: int, registry: str, run: int, round: int, manifest_hash: bytes) -> bytes:
+    """What an enclave key signs of one round, 32 bytes, signed as they are (no message prefix)."""
+    return keccak_abi(
+        ["bytes32", "uint256", "address", "uint256", "uint256", "bytes32"],
+        [TAG_ROUND, chain_id, registry, run, round, manifest_hash],
+    )
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Whose evidence a run takes. Field order is that of `Policy` in `IAttestationRegistry.vyi`."""
+
+    root_id: bytes
+    """`root_id` of the root CA under which the PCK CAs stand; validators check that they do."""
+
+    pck_cas: tuple[bytes, ...]
+    """Keys (x, y) of the CAs that sign PCK certificates, at most 4."""
+
+    qe_signer: bytes
+    """MRSIGNER of the quoting enclave."""
+
+    qe_product: int
+    qe_min_svn: int
+    workloads: tuple[bytes, ...]
+    """`Quote.workload()` of what may train, at most 16."""
+
+    ttl_s: int
+    """Seconds for which a registered key counts."""
+
+    platform_keys: int = 1
+    """Keys of one platform that may count in a run at a time, at most 16."""
+
+    platform_bond: int = 0
+    """Wei that the owners of one platform's keys may have bonded together; 0: no limit."""
+
+    evaluation_floor: int = 0
+    """Lowest TCB evaluation number that validators take."""
+
+    guardian: str = ZERO_ADDRESS
+    """May deny entries and raise the floor, nothing else; zero: nobody may."""
+
+    document: bytes = bytes(32)
+    """keccak256 of the canonical JSON of the rules that only validators apply."""
+
+    def __post_init__(self) -> None:
+        hashes = (self.root_id, self.qe_signer, self.document, *self.workloads)
+        _need(all(len(value) == 32 for value in hashes), "a hash has 32 bytes")
+        _need(all(len(key) == KEY for key in self.pck_cas), "a P-256 key is x and y, 64 bytes")
+        _need(1 <= len(self.pck_cas) <= MAX_PCK_CAS, f"1 to {MAX_PCK_CAS} PCK CAs")
+        _need(1 <= len(self.workloads) <= MAX_WORKLOADS, f"1 to {MAX_WORKLOADS} workloads")
+        _need(
+            0 <= self.qe_product < 1 << 16 and 0 <= self.qe_min_svn < 1 << 16,
+            "QE product and SVN have 16 bits",
+        )
+        _need(1 <= self.ttl_s <= MAX_TTL_S, f"ttl_s is 1 to {MAX_TTL_S}")
+        _need(1 <= self.platform_keys <= MAX_PLATFORM_KEYS, f"platform_keys is 1 to {MAX_PLATFORM_KEYS}")
+        _need(0 <= self.platform_bond < 1 << 128, "platform_bond has 128 bits")
+        _need(0 <= self.evaluation_floor < 1 << 32, "evaluation_floor has 32 bits")
+        _need(_is_address(self.guardian), "the guardian is an address: 0x and 40 hex digits")
+
+    def as_tuple(self) -> tuple[Any, ...]:
+        """The fields as the contract takes them."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["pck_cas"] = [_numbers(key) for key in self.pck_cas]
+        values["workloads"] = list(self.workloads)
+        return tuple(values.values())
+
+    def encode(self) -> bytes:
+        """`abi.encode(policy)`."""
+        return encode([POLICY_TYPE], [self.as_tuple()])
+
+    def hash(self) -> bytes:
+        """What a run's `attestation_policy` is."""
+        return keccak(self.encode())
+
+    def to_json(self) -> bytes:
+        """Canonical bytes: sorted keys, no spaces, ASCII, hashes as 0x and lower-case hex."""
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bytes):
+                value = "0x" + value.hex()
+            elif isinstance(value, tuple):
+                value = ["0x" + entry.hex() for entry in value]
+            values[field.name] = value.lower() if isinstance(value, str) else value
+        return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "Policy":
+        """Reads a policy in any layout: exactly the fields of this class. Raises PolicyError."""
+        if len(data) > 1 << 16:
+            raise PolicyError("more than 64 KiB are no policy")
+        try:
+            read = json.loads(data, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise PolicyError(f"not JSON: {error}") from error
+        names = {field.name: field.type for field in fields(cls)}
+        if not isinstance(read, dict) or set(read) != set(names):
+            raise PolicyError("the fields are not " + ", ".join(sorted(names)))
+        return cls(**{name: _read(name, kind, read[name]) for name, kind in names.items()})
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What the registry reads out of evidence. Field order is that of `Claims` in `IAttestationRegistry.vyi`."""
+
+    workload: bytes
+    platform: bytes
+    pck: bytes
+    quote: bytes
+    """SHA-256 of the signed part."""
+
+    binding: bytes
+    """First half of the report data."""
+
+    extra: bytes
+    """Second half: SHA-256 of the GPU evidence, or zero."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Whom a key is registered for. Field order is that of `Registration` in `IAttestationRegistry.vyi`."""
+
+    run: int
+    trainer: str
+    key: str
+    challenge_block: int
+    evidence_root: bytes
+    """Content root of the evidence bundle."""
+
+    collateral_digest: bytes
+
+    def as_tuple(self) -> tuple[int, str, str, int, bytes, bytes]:
+        """The fields as the contract takes them."""
+        return (
+            self.run,
+            self.trainer,
+            self.key,
+            self.challenge_block,
+            self.evidence_root,
+            self.collateral_digest,
+        )
+
+
+def claims(quote: Quote) -> Claims:
+    """What the registry would read out of the quote. Raises QuoteError when its PCK certificate cannot be used."""
+    pck, _ = pck_chain(quote)
+    assert pck.ppid is not None
+    return Claims(
+        workload=quote.workload(),
+        platform=platform_hash(pck.ppid),
+        pck=pck_hash(pck.public_key),
+        quote=sha256(quote.signed).digest(),
+        binding=quote.report_data[:32],
+        extra=quote.report_data[32:],
+    )
+
+
+def pck_chain(quote: Quote) -> tuple[Certificate, Certificate]:
+    """The PCK certificate of a quote and that of its CA. Raises QuoteError when there are none of use."""
+    try:
+        ders = pem_to_ders(quote.chain)
+        if len(ders) < 2:
+            raise CertificateError("the CA's certificate is missing")
+        pck, issuer = parse_certificate(ders[0]), parse_certificate(ders[1])
+    except CertificateError as error:
+        raise QuoteError(f"PCK certificate chain: {error}") from error
+    if pck.ppid is None:
+        raise QuoteError("PCK certificate chain: the first certificate has no PPID")
+    return pck, issuer
+
+
+def registry_parts(quote: Quote, pck_cas: Sequence[bytes]) -> bytes:
+    """The evidence as `register` and `check_quote` take it: one string, numbers big endian.
+
+    ```
+    CA's index 1 | auth size 2 | tbs size 2 | key_at 2 | ppid_at 2 | PCK certificate's signature 64 |
+    QE signature 64 | QE report 384 | attestation key 64 | quote's signature 64 | auth | tbs | signed part
+    ```
+
+    The contract proves each position and length; none is trusted. `pck_cas` are the policy's. Raises QuoteError.
+    """
+    pck, issuer = pck_chain(quote)
+    if issuer.public_key not in pck_cas:
+        raise QuoteError("the CA of the PCK certificate is not one of the policy's")
+    index = list(pck_cas).index(issuer.public_key)
+    sizes = (len(quote.qe_auth), len(pck.tbs), pck.key_at, pck.ppid_at)
+    packed = b"".join(
+        (
+            bytes([index]),
+            *(number.to_bytes(2, "big") for number in sizes),
+            pck.signature_bytes,
+            quote.qe_signature,
+            quote.qe_report,
+            quote.attestation_key,
+            quote.signature,
+            quote.qe_auth,
+            pck.tbs,
+            quote.signed,
+        )
+    )
+    if len(packed) > MAX_PARTS:
+        raise QuoteError(f"{len(packed)} bytes are more than the registry's {MAX_PARTS}")
+    return packed
+
+
+def _numbers(key: bytes) -> tuple[int, int]:
+    return int.from_bytes(key[:32], "big"), int.from_bytes(key[32:], "big")
+
+
+def _need(condition: bool, reason: str) -> None:
+    if not condition:
+        raise PolicyError(reason)
+
+
+def _is_address(text: str) -> bool:
+    return len(text) == 42 and text.startswith("0x") and all(c in "0123456789abcdefABCDEF" for c in text[2:])
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise PolicyError("a name twice")
+    return dict(pairs)
+
+
+def _read(name: str, kind: Any, value: Any) -> Any:
+    """A value of the JSON as the field's type."""
+    if kind is int:
+        _need(isinstance(value, int) and not isinstance(value, bool), f"{name} is a whole number")
+        return value
+    if kind is str:
+        _need(isinstance(value, str), f"{name} is text")
+        return value
+    if kind is bytes:
+        return _hex(name, value)
+    _need(isinstance(value, list), f"{name} is a list")
+    return tuple(_hex(name, entry) for entry in value)
+
+
+def _hex(name: str, value: Any) -> bytes:
+    _need(isinstance(value, str) and value.startswith("0x"), f"{name} is hex with 0x")
+    digits = value[2:]
+    _need(digits == digits.lower() and digits.isascii() and digits.isalnum(), f"{name} is lower-case hex")
+    try:
+        return bytes.fromhex(digits)
+    except ValueError as error:
+        raise PolicyError(f"{name} is not hex") from error
