@@ -19,6 +19,7 @@ EarnestError                    .cause  .fix
 
 Beside what raises them: JournalForeign (a StorageError); SettingsError, AmountError, AddressError, RunFileError,
 UnfinishedError; NotAdmittedError, NoSeatError, NotDueError (participation); BundleError; TaskError, TrainingDiverged;
+AttesterError with NoTeeError, EvidenceError, RootError (attestation);
 NetworkError, ManifestError, DeploymentError (deploy); UsageError, Interrupted (cli). `Refusal` is a BadAnswer that
 stays inside client.chain.
 """

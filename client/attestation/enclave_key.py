@@ -1,0 +1,94 @@
+"""The key that lives inside: a quote names its address, and it signs what was computed there, round by round."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from eth_keys.datatypes import PrivateKey
+
+from earnest.client.errors import StorageError
+from earnest.client.storage.durable import write_durably
+
+STATEMENT_BYTES = 32
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+"""Of secp256k1."""
+
+VERSION = 1
+MAX_FILE_BYTES = 1024
+
+
+class EnclaveKey:
+    """A secp256k1 key that can sign statements and nothing else; it is never returned or printed.
+
+    `keep` writes it to a file, readable by its owner only, for a restart. That is as safe as the disk it lies on:
+    inside a TEE, put it where only the TEE can read, an encrypted volume or memory.
+    """
+
+    __slots__ = ("_key", "address")
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != KEY_BYTES or not 0 < int.from_bytes(secret) < ORDER:
+            raise ValueError("not a secp256k1 private key")
+        self._key = PrivateKey(secret)
+        self.address: str = self._key.public_key.to_checksum_address()
+
+    @staticmethod
+    def make(random: Callable[[int], bytes]) -> EnclaveKey:
+        """A new key; `random(n)` gives n unpredictable bytes."""
+        while True:
+            secret = random(KEY_BYTES)
+            if 0 < int.from_bytes(secret) < ORDER:
+                return EnclaveKey(secret)
+
+    @staticmethod
+    def load(path: Path) -> EnclaveKey | None:
+        """The key kept at `path`, or None. Raises StorageError for a file that is no key, or that others can read."""
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_mode & 0o077:
+                    raise StorageError(f"{path} can be read by others", f"chmod 600 {path}")
+                content = file.read(MAX_FILE_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}", "check permissions") from error
+        try:
+            document = json.loads(content)
+            key = EnclaveKey(bytes.fromhex(document["secret"]))
+            whole = document["version"] == VERSION and document["address"] == key.address
+        except (ValueError, TypeError, KeyError):
+            whole = False
+        if len(content) > MAX_FILE_BYTES or not whole:
+            raise StorageError(f"{path} is not an enclave key", "remove it; a new key is made and registered")
+        return key
+
+    def keep(self, path: Path) -> None:
+        """Writes the key to `path`, whole or not at all; durable on return."""
+        document = {"version": VERSION, "address": self.address, "secret": self._key.to_bytes().hex()}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_durably(path, json.dumps(document).encode())
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be written: {error.strerror}", "check disk and permissions"
+            ) from error
+
+    def sign(self, statement: bytes) -> bytes:
+        """The signature over a statement's hash (32 bytes): r ‖ vs, 64 bytes as EIP-2098 has it, s low."""
+        if len(statement) != STATEMENT_BYTES:
+            raise ValueError(f"a statement's hash has {STATEMENT_BYTES} bytes, not {len(statement)}")
+        signature = self._key.sign_msg_hash(statement)
+        assert signature.s <= ORDER // 2
+        vs = signature.s | (signature.v << 255)
+        return signature.r.to_bytes(32) + vs.to_bytes(32)
+
+    def __repr__(self) -> str:
+        return f"EnclaveKey({self.address})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("an enclave key is not copied")

@@ -1,0 +1,126 @@
+"""Quotes from the dstack guest agent: recorded answers, replayed over a real unix socket."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+from typing import Any
+
+import dcap_qvl
+import pytest
+
+from earnest.client.attestation.attester import AttesterError, NoTeeError
+from earnest.client.attestation.dstack import MAX_ANSWER_BYTES, DstackAttester
+from earnest.client.attestation.roots import INTEL_ROOT_ID
+
+DATA = Path(__file__).parents[2] / "data" / "attestation" / "quotes"
+QUOTE = (DATA / "tdx4-90c06f-dstack.bin").read_bytes()
+EVENT_LOG = (DATA / "tdx4-90c06f-dstack.eventlog.json").read_text()
+REPORT_DATA = bytes(dcap_qvl.parse_quote(QUOTE).report.report_data)
+RECORDED = {"quote": QUOTE.hex(), "event_log": EVENT_LOG, "report_data": REPORT_DATA.hex(), "vm_config": "{}"}
+
+
+class Agent:
+    """The guest agent at `socket`: answers every request with `status` and `body`, and remembers them."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.status = 200
+        self.body: bytes = json.dumps(RECORDED).encode()
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def serve(self) -> ThreadingUnixStreamServer:
+        agent = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                agent.asked.append((self.path, json.loads(content)))
+                self.send_response(agent.status)
+                self.send_header("Content-Type", "application/json")
+                self.end_headers()
+                self.wfile.write(agent.body)
+
+            def address_string(self) -> str:
+                return "unix"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return ThreadingUnixStreamServer(str(self.socket), Handler)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    found = Agent(tmp_path / "dstack.sock")
+    with found.serve() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield found
+        server.shutdown()
+        thread.join()
+
+
+def test_a_recorded_exchange_gives_the_genuine_quote_and_its_event_log(agent: Agent) -> None:
+    attester = DstackAttester(agent.socket)
+    quoted = attester.quote(REPORT_DATA)
+    assert quoted.quote == QUOTE
+    assert quoted.event_log == EVENT_LOG.encode()
+    assert quoted.collateral is None
+    assert agent.asked == [("/GetQuote", {"report_data": REPORT_DATA.hex()})]
+    assert (attester.kind, attester.root_id) == ("dstack", INTEL_ROOT_ID)
+
+
+def test_a_replayed_quote_is_noticed(agent: Agent) -> None:
+    with pytest.raises(AttesterError, match="other report data"):
+        DstackAttester(agent.socket).quote(bytes(64))
+
+
+def test_no_agent_is_told_apart_from_a_failing_one(tmp_path: Path, agent: Agent) -> None:
+    with pytest.raises(NoTeeError, match="does not answer"):
+        DstackAttester(tmp_path / "none.sock").quote(REPORT_DATA)
+    agent.status, agent.body = 400, b'{"error": "TDX is not available"}'
+    with pytest.raises(AttesterError, match="400: TDX is not available") as caught:
+        DstackAttester(agent.socket).quote(REPORT_DATA)
+    assert not isinstance(caught.value, NoTeeError)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"<html>", "not JSON"),
+        (b"[]", "refused"),
+        (b"{}", "no quote"),
+        (b'{"quote": 7, "event_log": ""}', "no quote"),
+        (b'{"quote": "zz", "event_log": ""}', "not hex"),
+        (b'{"quote": "", "event_log": ""}', "plausible"),
+        (b'{"quote": "%s", "event_log": ""}' % (b"00" * 20_000), "plausible"),
+        (b" " * (MAX_ANSWER_BYTES + 1), "too long"),
+    ],
+    ids=["empty", "html", "list", "nothing", "number", "text", "none", "long", "endless"],
+)
+def test_an_odd_answer_is_an_error(agent: Agent, body: bytes, reason: str) -> None:
+    agent.body = body
+    with pytest.raises(AttesterError, match=reason):
+        DstackAttester(agent.socket).quote(REPORT_DATA)
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[Callable[[], Path]]:
+    import socket
+
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "silent.sock"))
+    listening.listen()
+    yield lambda: tmp_path / "silent.sock"
+    listening.close()
+
+
+def test_a_silent_agent_is_not_waited_for_without_end(silent: Callable[[], Path]) -> None:
+    with pytest.raises(AttesterError, match="timed out"):
+        DstackAttester(silent(), timeout_s=0.05).quote(REPORT_DATA)

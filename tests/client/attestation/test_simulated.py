@@ -1,0 +1,169 @@
+"""The simulated attester: the real format, accepted under its own root only, the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from hashlib import sha256
+
+import dcap_qvl
+import pytest
+from cryptography import x509
+
+from earnest.client.attestation.roots import INTEL_ROOT_ID, SIMULATED_ROOT_ID, intel_root, root_id, root_name
+from earnest.client.attestation.simulated import (
+    DAY,
+    MADE,
+    SIMULATED,
+    STATUSES,
+    QuoteKind,
+    SimulatedAttester,
+    SimulatedVendor,
+)
+
+NOW = MADE + 10 * DAY
+REPORT_DATA = bytes(range(64))
+FORMATS: tuple[QuoteKind, ...] = ("tdx4", "tdx5", "sgx3")
+VENDOR = SimulatedVendor()
+
+
+def verify(
+    quote: bytes, collateral: bytes, root: bytes = VENDOR.root_der, now: int = NOW
+) -> dcap_qvl.VerifiedReport:
+    return dcap_qvl.verify_with_root_ca(
+        quote, dcap_qvl.QuoteCollateralV3.from_json(collateral.decode()), root, now
+    )
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_quote_is_accepted_under_the_simulated_root_only(kind: QuoteKind) -> None:
+    quoted = SimulatedAttester(VENDOR, b"code", format=kind).quote(REPORT_DATA)
+    assert quoted.collateral is not None
+    assert verify(quoted.quote, quoted.collateral).status == "UpToDate"
+    for root in (intel_root(), SimulatedVendor(b"another seed").root_der):
+        with pytest.raises(ValueError, match="root CA CRL"):
+            verify(quoted.quote, quoted.collateral, root)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_flipped_bit_anywhere_in_the_signed_part_is_refused(kind: QuoteKind) -> None:
+    quoted = SimulatedAttester(VENDOR, b"code", format=kind).quote(REPORT_DATA)
+    assert quoted.collateral is not None
+    signed = quoted.quote.index(REPORT_DATA) + 64
+    for offset in range(12, signed, 41):
+        changed = bytearray(quoted.quote)
+        changed[offset] ^= 1
+        with pytest.raises(ValueError):
+            verify(bytes(changed), quoted.collateral)
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("tee", ["tdx", "sgx"])
+def test_every_tcb_status_can_be_had(tee: str, status: str) -> None:
+    attester = SimulatedAttester(VENDOR, format="sgx3" if tee == "sgx" else "tdx4")
+    collateral = VENDOR.collateral(attester.tee, status=status, advisories=["INTEL-SA-00001"])
+    quote = attester.quote(REPORT_DATA).quote
+    if status == "Revoked":
+        with pytest.raises(ValueError, match="Revoked"):
+            verify(quote, collateral)
+    else:
+        report = verify(quote, collateral)
+        assert (report.status, list(report.advisory_ids)) == (status, ["INTEL-SA-00001"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"revoked_platforms": [0]}, "CertRevoked"),
+        ({"revoke_signer": True}, "CertRevoked"),
+        ({"least_svn": 4}, "No matching TCB level"),
+        ({"qe_status": "Revoked"}, "Revoked"),
+        ({"expires": MADE + 5 * DAY}, "expired|CrlExpired"),
+        ({"issued": NOW + 1}, "future|not yet|NotYet"),
+    ],
+)
+def test_collateral_can_refuse_a_platform(changes: dict, reason: str) -> None:
+    quote = SimulatedAttester(VENDOR).quote(REPORT_DATA).quote
+    with pytest.raises(ValueError, match=reason):
+        verify(quote, VENDOR.collateral(**changes))
+
+
+def test_revoking_one_platform_leaves_the_others() -> None:
+    collateral = VENDOR.collateral(revoked_platforms=[0])
+    assert (
+        verify(SimulatedAttester(VENDOR, platform=1).quote(REPORT_DATA).quote, collateral).status
+        == "UpToDate"
+    )
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_debug_quote_is_signed_and_refused(kind: QuoteKind) -> None:
+    quoted = SimulatedAttester(VENDOR, format=kind, debug=True).quote(REPORT_DATA)
+    assert quoted.collateral is not None
+    with pytest.raises(ValueError, match="Debug"):
+        verify(quoted.quote, quoted.collateral)
+
+
+def test_the_evaluation_number_is_the_collaterals() -> None:
+    collateral = VENDOR.collateral(evaluation=7)
+    for part in ("tcb_info", "qe_identity"):
+        assert json.loads(json.loads(collateral)[part])["tcbEvaluationDataNumber"] == 7
+
+
+def test_other_code_is_another_measurement_and_another_platform_another_id() -> None:
+    def parsed(attester: SimulatedAttester) -> dcap_qvl.Quote:
+        return dcap_qvl.parse_quote(attester.quote(REPORT_DATA).quote)
+
+    own, changed = parsed(SimulatedAttester(VENDOR, b"code")), parsed(SimulatedAttester(VENDOR, b"c0de"))
+    other = parsed(SimulatedAttester(VENDOR, b"code", platform=1))
+    assert own.report.mr_td != changed.report.mr_td
+    assert own.report.mr_td == other.report.mr_td
+    assert own.pck_extension().ppid != other.pck_extension().ppid
+    assert own.pck_extension().fmspc == b"SIM\x00\x00\x01"
+
+
+def test_the_event_log_replays_to_the_registers() -> None:
+    from hashlib import sha384
+
+    quoted = SimulatedAttester(VENDOR, b"code").quote(REPORT_DATA)
+    assert quoted.event_log is not None
+    registers = [bytes(48)] * 4
+    for event in json.loads(quoted.event_log):
+        registers[event["imr"]] = sha384(registers[event["imr"]] + bytes.fromhex(event["digest"])).digest()
+    report = dcap_qvl.parse_quote(quoted.quote).report
+    assert registers == [report.rt_mr0, report.rt_mr1, report.rt_mr2, report.rt_mr3]
+
+
+def test_every_certificate_says_simulated() -> None:
+    certificates = [VENDOR.root, VENDOR.ca, VENDOR.signer, VENDOR.platform_certificate(0)]
+    for certificate in certificates:
+        for name in (certificate.subject, certificate.issuer):
+            assert SIMULATED in name.rfc4514_string()
+            assert "SIMULATED" in name.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value
+
+
+def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
+    program = (
+        "from earnest.client.attestation.simulated import *\n"
+        "from hashlib import sha256\n"
+        "q = SimulatedAttester(SimulatedVendor(b'seed'), b'code', format='tdx5').quote(bytes(range(64)))\n"
+        "print(sha256(q.quote + q.collateral + q.event_log).hexdigest())"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    here = SimulatedAttester(SimulatedVendor(b"seed"), b"code", format="tdx5").quote(REPORT_DATA)
+    assert here.collateral is not None and here.event_log is not None
+    assert sha256(here.quote + here.collateral + here.event_log).hexdigest() == there
+
+
+def test_roots_have_their_names() -> None:
+    assert (
+        sha256(intel_root()).hexdigest() == "44a0196b2b99f889b8e149e95b807a350e7424964399e885a7cbb8ccfab674d3"
+    )
+    assert root_id(intel_root()) == INTEL_ROOT_ID
+    assert root_id(VENDOR.root_pem) == VENDOR.root_id == SIMULATED_ROOT_ID
+    assert root_name(INTEL_ROOT_ID) == "Intel SGX Root CA"
+    assert root_name(SIMULATED_ROOT_ID) == SIMULATED
+    assert root_name(SimulatedVendor(b"mine").root_id) == "unknown root, not Intel's"
