@@ -6,10 +6,11 @@
 @license MIT
 @notice Runs, seats, schedule, commitments, seeds and sealed reports. Protocol sections 3 to 7.
 @dev Holds no money. A phase is a function of block time; nothing has to be advanced and nobody can stall it.
-@custom:security No owner. `SETTLEMENT` may bar a seat and nothing else; the sponsor may end a run with one full
-     round's notice and nothing else. Stakes are read from the vault only for rounds that have not begun.
+@custom:security No owner. `SETTLEMENT` may bar a seat and nothing else, `REGISTRY` name the key that a trainer's enclave
+     signs with and nothing else; the sponsor may end a run with one full round's notice and nothing else. Stakes are read from the vault only for rounds that have not begun.
 """
 
+from interfaces import IRunTerms
 from interfaces import ISettlement
 from interfaces import IStakeVault
 from interfaces import ITrainingRuns
@@ -32,6 +33,8 @@ FREE_SEAT: constant(uint256) = max_value(uint256)
 MANIFEST_TYPE: constant(bytes32) = keccak256(
     "Manifest(uint256 run,uint32 round,address trainer,bytes32 base_state,bytes32 update,bytes32 samples,bytes32 trace,uint64 steps,uint64 tokens,uint64 size)"
 )
+STATEMENT: constant(bytes32) = keccak256("earnest/round-statement/v1")
+HALF_ORDER: constant(uint256) = 57896044618658097711785492504343953926418782139537452191302581570759080747168
 SEED_DELAY: constant(uint256) = 2
 SEED_BLOCKS: constant(uint256) = 256
 
@@ -46,24 +49,33 @@ ROUND_MASK: constant(uint256) = 2**24 - 1
 
 SETTLEMENT: public(immutable(address))
 VAULT: public(immutable(address))
+TERMS: public(immutable(address))
+REGISTRY: public(immutable(address))
 
 run_count: public(uint256)
 run_sponsor: public(HashMap[uint256, address])
-runs: HashMap[uint256, terms.Terms]
+runs: HashMap[uint256, IRunTerms.Terms]
+policies: HashMap[uint256, bytes32]        # only of runs that take attestations
 counts: HashMap[uint256, uint256]          # trainer seats taken (16 bits), validator seats (16), round of the last stakes
 rounds: HashMap[uint256, Round]            # by `_at`
 stakes: HashMap[uint256, uint256[8]]       # by `_at`: validators' stakes, two a word
+enclave_key: public(HashMap[uint256, HashMap[address, uint256]])   # run -> trainer -> address (160 bits), expiry
 
 
 @deploy
-def __init__(settlement: address, vault: address):
+def __init__(settlement: address, vault: address, terms_: address, registry: address):
     """
     @param settlement The vault's manager, which must name this contract as its runs.
     @param vault Holds the bonds that stand behind seats.
+    @param terms_ Checks the parameters of new runs.
+    @param registry Names enclave keys; must name this contract as its runs.
     """
-    assert settlement != empty(address) and vault.is_contract, "runs: bad wiring"
+    named: bool = settlement != empty(address) and registry != empty(address)
+    assert named and vault.is_contract and terms_.is_contract, "runs: bad wiring"
     SETTLEMENT = settlement
     VAULT = vault
+    TERMS = terms_
+    REGISTRY = registry
 
 
 # Sponsors.
@@ -77,11 +89,12 @@ def create_run(params: ITrainingRuns.RunParams, uri: String[256]) -> uint256:
     @param uri Where recipe, admission list and initial state lie.
     @return The run's id, counting from 1.
     """
-    terms._check(params)
     run: uint256 = self.run_count + 1
     self.run_count = run
     self.run_sponsor[run] = msg.sender
-    self.runs[run] = terms._pack(params)
+    self.runs[run] = staticcall IRunTerms(TERMS).pack(params)
+    if params.attestation_policy != empty(bytes32):
+        self.policies[run] = params.attestation_policy
     log ITrainingRuns.RunCreated(
         run=run, sponsor=msg.sender, recipe_hash=params.recipe_hash, params=params, uri=uri
     )
@@ -218,6 +231,16 @@ def bar(run: uint256, seat: uint256, until_round: uint256):
         log ITrainingRuns.Barred(run=run, seat=seat, until_round=until)
 
 
+@external
+def set_enclave_key(run: uint256, trainer: address, key: uint256):
+    """
+    @notice Says which enclave key signs the trainer's updates. Registry only.
+    @param key The key's address and, above 160 bits, its expiry in unix seconds: it signs for rounds that open before.
+    """
+    assert msg.sender == REGISTRY, "runs: not the registry"
+    self.enclave_key[run][trainer] = key
+
+
 # Rounds.
 
 
@@ -248,24 +271,30 @@ def commit(run: uint256, seat: uint256, commitment: bytes32):
 def reveal(seat: uint256, manifest: ITrainingRuns.Manifest, salt: bytes32, attestation: Bytes[65]):
     """
     @notice Opens the seat's commitment of the round. Operator only.
-    @param attestation Reserved: must be empty.
+    @param attestation Empty, or the trainer's enclave key's signature over the manifest, 64 bytes: r and vs of EIP-2098.
+           Only runs with an attestation policy take one, and then it must be right.
     @dev No lock: nothing is called.
     """
     run: uint256 = manifest.run
     round: uint256 = convert(manifest.round, uint256)
-    assert schedule._in_reveal(self._schedule(run), round), "runs: not in reveal window"
-    assert len(attestation) == 0, "runs: attestation not available"
+    word: uint256 = self._schedule(run)
+    assert schedule._in_reveal(word, round), "runs: not in reveal window"
     key: uint256 = seats._key(run, seats.TRAINER, seat)
     assert manifest.trainer == seats._owner(self._acting(key, round)), "runs: not the trainer"
-    commitment: bytes32 = self._sealed(
-        run, round, manifest.trainer, keccak256(abi_encode(MANIFEST_TYPE, manifest)), salt
-    )
+    hash: bytes32 = keccak256(abi_encode(MANIFEST_TYPE, manifest))
+    commitment: bytes32 = self._sealed(run, round, manifest.trainer, hash, salt)
     assert seats._commitment(key, round) == seats._slot(commitment, round), "runs: not what was committed"
     at: uint256 = self._at(run, round)
     revealed: uint256 = self.rounds[at].revealed
     assert (revealed >> seat) & 1 == 0, "runs: already revealed"
     self.rounds[at].revealed = revealed | (1 << seat)
-    log ITrainingRuns.Revealed(run=run, round=round, seat=seat, manifest=manifest, salt=salt)
+    if len(attestation) == 0:
+        log ITrainingRuns.Revealed(run=run, round=round, seat=seat, manifest=manifest, salt=salt)
+    else:
+        enclave: address = self._enclave(word, run, round, manifest.trainer, hash, attestation)
+        log ITrainingRuns.AttestedReveal(
+            run=run, round=round, seat=seat, manifest=manifest, salt=salt, key=enclave
+        )
 
 
 @external
@@ -338,7 +367,7 @@ def run_params(run: uint256) -> ITrainingRuns.RunParams:
     @return The run's parameters as created.
     """
     self._schedule(run)
-    return terms._unpack(self.runs[run])
+    return self._params(run, self.runs[run])
 
 
 @external
@@ -458,11 +487,11 @@ def round_facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
     @notice All that settlement needs of a round. Stakes never change; report hashes are kept as by `report_hash`.
     """
     self._schedule(run)
-    own: terms.Terms = self.runs[run]
+    own: IRunTerms.Terms = self.runs[run]
     at: uint256 = self._at(run, round)
     tally: uint256 = self.rounds[at].tally
     facts: ITrainingRuns.RoundFacts = ITrainingRuns.RoundFacts(
-        params=terms._unpack(own),
+        params=self._params(run, own),
         rounds=schedule._rounds(own.schedule),
         trainer_count=self._taken(run, seats.TRAINER),
         revealed=self.rounds[at].revealed,
@@ -495,6 +524,17 @@ def unrevealed(run: uint256, role: uint256, round: uint256) -> (uint256, uint256
     return committed, (self.rounds[at].tally >> REPORTED) & BITS_MASK
 
 
+@external
+@view
+def attestation(run: uint256) -> (bytes32, uint256):
+    """
+    @return Hash of the policy that enclave keys are registered under, zero when the run takes no attestation; and t0 of
+            the second next round, unix seconds, from which a narrowed policy counts.
+    """
+    word: uint256 = self._schedule(run)
+    return self._policy(run, word), schedule._opens(word, schedule._clock(word)[1] + 1)
+
+
 # Internals.
 
 
@@ -504,6 +544,18 @@ def _schedule(run: uint256) -> uint256:
     word: uint256 = self.runs[run].schedule
     assert word != 0, "runs: no such run"
     return word
+
+
+@internal
+@view
+def _policy(run: uint256, word: uint256) -> bytes32:
+    return empty(bytes32) if schedule._level(word) == terms.INCENTIVE else self.policies[run]
+
+
+@internal
+@view
+def _params(run: uint256, own: IRunTerms.Terms) -> ITrainingRuns.RunParams:
+    return terms._unpack(own, self._policy(run, own.schedule))
 
 
 @internal
@@ -583,6 +635,28 @@ def _sealed(run: uint256, round: uint256, account: address, hash: bytes32, salt:
     @dev Binds chain, contract, run, round and sender, so a copied commitment opens to nothing.
     """
     return keccak256(abi_encode(chain.id, self, run, round, account, hash, salt))
+
+
+@internal
+@view
+def _enclave(
+    word: uint256, run: uint256, round: uint256, trainer: address, hash: bytes32, attestation: Bytes[65]
+) -> address:
+    """
+    @return The trainer's enclave key, which signed this manifest and had not expired when the round opened.
+    """
+    assert schedule._level(word) != terms.INCENTIVE, "runs: attestation not taken"
+    enclave: uint256 = self.enclave_key[run][trainer]
+    assert schedule._opens(word, round) < enclave >> 160, "runs: no live enclave key"
+    assert len(attestation) == 64, "runs: attestation not 64 bytes"
+    key: address = seats._owner(enclave)
+    r: uint256 = convert(slice(attestation, 0, 32), uint256)
+    vs: uint256 = convert(slice(attestation, 32, 32), uint256)
+    s: uint256 = vs & (2**255 - 1)
+    statement: bytes32 = keccak256(abi_encode(STATEMENT, chain.id, REGISTRY, run, round, hash))
+    signed: bool = s <= HALF_ORDER and ecrecover(statement, 27 + (vs >> 255), r, s) == key
+    assert signed, "runs: wrong enclave signature"
+    return key
 
 
 @internal

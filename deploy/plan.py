@@ -1,8 +1,8 @@
 """What a deployment will do, before it does anything: addresses, constructor arguments, code and gas.
 
 A plan is a pure function of the chain id, the deployer, its next nonce, the token and the sink. The contracts
-know each other by constructor arguments alone, so one address is predicted: Settlement is told where
-TrainingRuns, the deployer's next contract, will be.
+know each other by constructor arguments alone, so two addresses are predicted: Settlement is told where
+TrainingRuns will be, and TrainingRuns where the AttestationRegistry will be.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from earnest.contracts import Artifact, load_artifact
 SINK = "0x000000000000000000000000000000000000dEaD"
 TOKEN_NAME = "Earnest Play Token"  # noqa: S105
 TOKEN_SYMBOL = "PLAY"  # noqa: S105
+CONTRACTS = ("StakeVault", "RunTerms", "Settlement", "TrainingRuns")
 CONSTRUCTOR_GAS = 250_000  # what a constructor may spend beside storing its code
 
 
@@ -99,19 +100,21 @@ class Plan:
 
 
 def make_plan(chain_id: int, deployer: str, nonce: int, token: str | None = None, sink: str = SINK) -> Plan:
-    """Plans vault, settlement and runs around `token`; without one, a token of our own is deployed first.
+    """Plans the contracts around `token`; without one, a token of our own is deployed first.
 
     `nonce` is the deployer's next. Callers leave `token` out on local chains only. Raises ValueError for an
     address that is none, KeyError if a constructor asks for something that no plan knows.
     """
-    names = [*(["PlainToken"] if token is None else []), "StakeVault", "Settlement", "TrainingRuns"]
+    names = [*(["PlainToken"] if token is None else []), *CONTRACTS]
     addresses = {name: create_address(deployer, nonce + i) for i, name in enumerate(names)}
     known = {
         "token": to_checksum_address(token) if token is not None else addresses["PlainToken"],
         "sink": to_checksum_address(sink),
         "vault": addresses["StakeVault"],
+        "terms": addresses["RunTerms"],
         "settlement": addresses["Settlement"],
         "runs": addresses["TrainingRuns"],
+        "registry": create_address(deployer, nonce + len(names)),
         "minter": to_checksum_address(deployer),
         "name": TOKEN_NAME,
         "symbol": TOKEN_SYMBOL,

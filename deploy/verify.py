@@ -20,7 +20,15 @@ from earnest.deploy.manifest import Deployed, Manifest, plan_of
 from earnest.deploy.plan import Plan, Step
 
 PROTOCOL_VERSION = 1
-GETTERS = {"token": "TOKEN", "sink": "SINK", "vault": "VAULT", "settlement": "SETTLEMENT", "runs": "RUNS"}
+GETTERS = {
+    "token": "TOKEN",
+    "sink": "SINK",
+    "vault": "VAULT",
+    "terms": "TERMS",
+    "settlement": "SETTLEMENT",
+    "runs": "RUNS",
+    "registry": "REGISTRY",
+}
 
 
 @dataclass(frozen=True)

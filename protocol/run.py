@@ -5,6 +5,7 @@ Field order is that of `RunParams` in `contracts/interfaces/ITrainingRuns.vyi`.
 
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
+from enum import IntEnum
 from typing import Any
 
 from earnest.protocol.constants import (
@@ -21,6 +22,30 @@ from earnest.protocol.penalties import PenaltyTerms
 from earnest.protocol.schedule import Schedule
 
 ZERO_HASH = bytes(32)
+
+
+class Level(IntEnum):
+    """What convinces of an update, chosen per run. Protocol section 1."""
+
+    INCENTIVE = 0
+    """Held-out loss and bonds; attestations are refused."""
+
+    AUDITED = 1
+    """Reserved."""
+
+    ATTESTED = 2
+    """Only attested updates count: any other gets verdict 7."""
+
+    OPTIONAL = 3
+    """Attestations are checked and shown on the record, and change no pay."""
+
+    @property
+    def takes_attestation(self) -> bool:
+        """Whether `reveal` takes an enclave's signature."""
+        return self >= Level.ATTESTED
+
+
+AVAILABLE_LEVELS = (Level.INCENTIVE, Level.ATTESTED, Level.OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -55,8 +80,10 @@ class RunParams:
     contest_bps: int = 100
     ceiling: int = AMOUNT_LIMIT - 1
     ceiling_rounds: int = 10
-    verification: int = 0
+    verification: int = Level.INCENTIVE
     attestation_policy: bytes = ZERO_HASH
+    """keccak256 of the policy that enclave keys are registered under; zero exactly at level 0."""
+
     open_trainers: bool = False
     admission_root: bytes = ZERO_HASH
     recipe_hash: bytes = ZERO_HASH
@@ -79,6 +106,11 @@ class RunParams:
         again has something at stake.
         """
         return 1 << max((self.trainer_min_bond // 2).bit_length() - 1, 0)
+
+    @property
+    def level(self) -> Level:
+        """Raises ValueError for a level that `problems` would name."""
+        return Level(self.verification)
 
     def schedule(self) -> Schedule:
         return Schedule(
@@ -127,8 +159,10 @@ class RunParams:
         yield max(self._all_bps()) > MAX_PENALTY_BPS, "runs: penalty too high"
         yield self.ceiling_rounds == 0, "runs: zero ceiling window"
         yield self.ceiling_rounds > MAX_ROUNDS, "runs: ceiling window too long"
-        yield self.verification != 0, "runs: level not available"
-        yield self.attestation_policy != ZERO_HASH, "runs: policy not available"
+        yield self.verification not in AVAILABLE_LEVELS, "runs: level not available"
+        plain, no_policy = self.verification == Level.INCENTIVE, self.attestation_policy == ZERO_HASH
+        yield plain and not no_policy, "runs: policy at level 0"
+        yield not plain and no_policy, "runs: empty attestation policy"
         yield self.admission_root == ZERO_HASH, "runs: empty admission root"
         yield self.recipe_hash == ZERO_HASH, "runs: empty recipe hash"
         yield self.initial_state == ZERO_HASH, "runs: empty initial state"

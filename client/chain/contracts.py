@@ -71,6 +71,23 @@ class RoundFacts:
 
 
 @dataclass(frozen=True)
+class EnclaveKey:
+    """The key signs for rounds that open before `expiry`, unix seconds."""
+
+    address: str
+    expiry: int
+
+
+@dataclass(frozen=True)
+class AttestationTerms:
+    """`policy`: hash of the run's attestation policy, zero where the run takes no attestation; `narrows_at`: t0 of the
+    second next round, unix seconds, from which a narrowing of the policy counts."""
+
+    policy: bytes
+    narrows_at: int
+
+
+@dataclass(frozen=True)
 class SeedState:
     """`block`: number of the block in which the seed was asked for, 0 if never; `seed` once it is stored."""
 
@@ -259,6 +276,12 @@ class Runs(Contract):
     def vault(self, at: BlockRef) -> str:
         return self._read("VAULT", at=at)
 
+    def terms(self, at: BlockRef) -> str:
+        return self._read("TERMS", at=at)
+
+    def registry(self, at: BlockRef) -> str:
+        return self._read("REGISTRY", at=at)
+
     def run_count(self, at: BlockRef) -> int:
         return self._read("run_count", at=at)
 
@@ -321,6 +344,14 @@ class Runs(Contract):
     def unrevealed(self, run: int, role: Role, round: int, at: BlockRef) -> tuple[int, int]:
         """Bitmap of seats that committed, bitmap of those that revealed."""
         return self._read("unrevealed", run, role, round, at=at)
+
+    def enclave_key(self, run: int, trainer: str, at: BlockRef) -> EnclaveKey | None:
+        """The key that the trainer's enclave signs with, expired ones included; None when it registered none."""
+        word = self._read("enclave_key", run, trainer, at=at)
+        return EnclaveKey(to_checksum_address(f"{word & (1 << 160) - 1:040x}"), word >> 160) if word else None
+
+    def attestation(self, run: int, at: BlockRef) -> AttestationTerms:
+        return AttestationTerms(*self._read("attestation", run, at=at))
 
     def _paged(self, read: Callable[[int, int], list[Seat]], count: int) -> tuple[Seat, ...]:
         seats: list[Seat] = []

@@ -7,7 +7,7 @@
 @notice A run's windows as functions of block time. Protocol section 4.
 @dev The whole schedule is one word, so that the hot path reads one slot: start (40 bits), commit, reveal,
      score-commit, score-reveal, settle, contest (24 each), rounds (16), overlap (1), trainer limit (9), validator
-     limit (5), open trainers (1), commit floor (7), period (26). All windows are half-open.
+     limit (5), open trainers (1), commit floor (7), verification level (2), period (26). All windows are half-open.
 """
 
 COMMIT: constant(uint256) = 40
@@ -22,12 +22,14 @@ TRAINERS: constant(uint256) = 201
 VALIDATORS: constant(uint256) = 210
 OPEN: constant(uint256) = 215
 FLOOR: constant(uint256) = 216             # a commit takes a bond of at least 2**floor wei
-PERIOD: constant(uint256) = 223
+LEVEL: constant(uint256) = 223
+PERIOD: constant(uint256) = 225
 
 START_MASK: constant(uint256) = 2**40 - 1
 SECONDS_MASK: constant(uint256) = 2**24 - 1
 ROUNDS_MASK: constant(uint256) = 2**16 - 1
 FLOOR_MASK: constant(uint256) = 2**7 - 1
+LEVEL_MASK: constant(uint256) = 2**2 - 1
 
 
 @internal
@@ -49,6 +51,22 @@ def _rounds(word: uint256) -> uint256:
 @pure
 def _with_rounds(word: uint256, rounds: uint256) -> uint256:
     return (word & ~(ROUNDS_MASK << ROUNDS)) | (rounds << ROUNDS)
+
+
+@internal
+@pure
+def _level(word: uint256) -> uint256:
+    return (word >> LEVEL) & LEVEL_MASK
+
+
+@internal
+@pure
+def _opens(word: uint256, round: uint256) -> uint256:
+    """
+    @dev Safe for rounds of 32 bits, as `_scoring` is.
+    @return t0 of `round`, unix seconds.
+    """
+    return unsafe_add(word & START_MASK, unsafe_mul(round, word >> PERIOD))
 
 
 @internal

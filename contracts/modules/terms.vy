@@ -5,20 +5,13 @@
 @title Terms
 @license MIT
 @notice What a run fixes for its life: checked, packed into seven words, unpacked. Protocol section 3.
+@dev The attestation policy is not among the seven: rounds are settled without it.
 """
 
+from interfaces import IRunTerms
 from interfaces import ITrainingRuns
 from modules import bits
 from modules import schedule
-
-struct Terms:
-    schedule: uint256              # see `schedule.vy`; `end` lowers its rounds
-    pools: uint256                 # P, Q (96 bits each), unrevealed, malformed, harmful, copied bps (16 each)
-    bonds: uint256                 # trainer, validator (96 each), unfaithful, contest bps (16 each), exit delay (24)
-    ceiling: uint256               # amount (96), window in rounds (16), rounds as created (16)
-    admission_root: bytes32
-    recipe_hash: bytes32
-    initial_state: bytes32
 
 AMOUNT_MASK: constant(uint256) = 2**96 - 1
 BPS_MASK: constant(uint256) = 2**16 - 1
@@ -26,6 +19,9 @@ MAX_BPS: constant(uint256) = 5000
 MAX_ROUNDS: constant(uint256) = 65535
 MAX_TRAINERS: constant(uint256) = 256
 MAX_VALIDATORS: constant(uint256) = 16
+INCENTIVE: constant(uint256) = 0
+AUDITED: constant(uint256) = 1
+MAX_LEVEL: constant(uint256) = 3
 DAY: constant(uint256) = 86400
 MAX_EXIT_DELAY: constant(uint256) = 60 * DAY
 
@@ -75,8 +71,11 @@ def _check(p: ITrainingRuns.RunParams):
         self._need(bps <= MAX_BPS, "runs: penalty too high")
     self._need(p.ceiling_rounds != 0, "runs: zero ceiling window")
     self._need(p.ceiling_rounds <= MAX_ROUNDS, "runs: ceiling window too long")
-    self._need(p.verification == 0, "runs: level not available")
-    self._need(p.attestation_policy == empty(bytes32), "runs: policy not available")
+    self._need(p.verification != AUDITED and p.verification <= MAX_LEVEL, "runs: level not available")
+    if p.verification == INCENTIVE:
+        self._need(p.attestation_policy == empty(bytes32), "runs: policy at level 0")
+    else:
+        self._need(p.attestation_policy != empty(bytes32), "runs: empty attestation policy")
     self._need(p.admission_root != empty(bytes32), "runs: empty admission root")
     self._need(p.recipe_hash != empty(bytes32), "runs: empty recipe hash")
     self._need(p.initial_state != empty(bytes32), "runs: empty initial state")
@@ -99,11 +98,11 @@ def _commit_floor(min_bond: uint256) -> uint256:
 
 @internal
 @pure
-def _pack(p: ITrainingRuns.RunParams) -> Terms:
+def _pack(p: ITrainingRuns.RunParams) -> IRunTerms.Terms:
     """
     @dev Only after `_check`, which bounds every field to its bits.
     """
-    return Terms(
+    return IRunTerms.Terms(
         schedule=(
             p.start
             | (p.commit_s << schedule.COMMIT)
@@ -118,6 +117,7 @@ def _pack(p: ITrainingRuns.RunParams) -> Terms:
             | (p.validator_limit << schedule.VALIDATORS)
             | (convert(p.open_trainers, uint256) << schedule.OPEN)
             | (self._commit_floor(p.trainer_min_bond) << schedule.FLOOR)
+            | (p.verification << schedule.LEVEL)
             | (self._period(p) << schedule.PERIOD)
         ),
         pools=(
@@ -144,7 +144,7 @@ def _pack(p: ITrainingRuns.RunParams) -> Terms:
 
 @internal
 @pure
-def _unpack(t: Terms) -> ITrainingRuns.RunParams:
+def _unpack(t: IRunTerms.Terms, attestation_policy: bytes32) -> ITrainingRuns.RunParams:
     return ITrainingRuns.RunParams(
         start=t.schedule & schedule.START_MASK,
         rounds=t.ceiling >> 112,
@@ -170,8 +170,8 @@ def _unpack(t: Terms) -> ITrainingRuns.RunParams:
         contest_bps=(t.bonds >> 208) & BPS_MASK,
         ceiling=t.ceiling & AMOUNT_MASK,
         ceiling_rounds=(t.ceiling >> 96) & BPS_MASK,
-        verification=0,
-        attestation_policy=empty(bytes32),
+        verification=schedule._level(t.schedule),
+        attestation_policy=attestation_policy,
         open_trainers=(t.schedule >> schedule.OPEN) & 1 == 1,
         admission_root=t.admission_root,
         recipe_hash=t.recipe_hash,

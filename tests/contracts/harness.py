@@ -332,23 +332,30 @@ def _reason(error: str) -> str:
 
 @dataclass(frozen=True)
 class System:
-    """Token, vault, settlement and runs on one chain."""
+    """Token, vault, terms, settlement and runs on one chain."""
 
     evm: Evm
     token: Contract
     vault: Contract
     settlement: Contract
     runs: Contract
+    terms: Contract
+    registry: str
 
 
-def system(evm: Evm | None = None) -> System:
-    """Deploy all, as `deploy` does: Settlement learns TrainingRuns' address from the deployer's nonce."""
+def system(evm: Evm | None = None, registry: str | None = None) -> System:
+    """Deploy all, as `deploy` does: addresses of later contracts follow from the deployer's nonce.
+
+    `registry`: an account that plays the registry.
+    """
     evm = evm or Evm()
     deployer, sink = account("deployer"), account("sink")
     money = evm.deploy("PlainToken", "Test", "TEST")
     vault = evm.deploy("StakeVault", money.address, sink)
-    runs_address = create_address(deployer, evm.nonce(deployer) + 1)
+    terms = evm.deploy("RunTerms")
+    runs_address, next_address = (create_address(deployer, evm.nonce(deployer) + i) for i in (1, 2))
+    registry = registry or next_address
     settlement = evm.deploy("Settlement", vault.address, runs_address)
-    runs = evm.deploy("TrainingRuns", settlement.address, vault.address)
+    runs = evm.deploy("TrainingRuns", settlement.address, vault.address, terms.address, registry)
     assert runs.address.lower() == runs_address
-    return System(evm, money, vault, settlement, runs)
+    return System(evm, money, vault, settlement, runs, terms, registry)

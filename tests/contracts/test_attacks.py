@@ -630,8 +630,8 @@ def test_fault_of_one_run_touches_no_bond_of_another(contracts: System) -> None:
 
 DUTIES = {
     "StakeVault": "allow bond burn_escrow deposit finish_exit flush open_run pay refund seize start_exit withdraw",
-    "TrainingRuns": "ask_back bar commit create_run end join report_commit report_reveal reveal seed set_operator "
-    "set_uri sync",
+    "TrainingRuns": "ask_back bar commit create_run end join report_commit report_reveal reveal seed "
+    "set_enclave_key set_operator set_uri sync",
     "Settlement": "charge contest lock open pay_validators refund settle settle_penalty void vote",
 }
 

@@ -29,15 +29,17 @@ def test_names_its_partners_and_version(contracts: System) -> None:
     assert runs.PROTOCOL_VERSION() == 1
     assert runs.SETTLEMENT() == contracts.settlement.address.lower()
     assert runs.VAULT() == contracts.vault.address.lower()
+    assert runs.TERMS() == contracts.terms.address.lower()
+    assert runs.REGISTRY() == contracts.registry
     assert runs.run_count() == 0
 
 
 def test_refuses_to_be_wired_to_nothing(contracts: System) -> None:
-    nobody = "0x" + "00" * 20
-    with refused("runs: bad wiring"):
-        contracts.evm.deploy("TrainingRuns", nobody, contracts.vault.address)
-    with refused("runs: bad wiring"):
-        contracts.evm.deploy("TrainingRuns", contracts.settlement.address, account("nobody"))
+    nobody, no_code = "0x" + "00" * 20, account("nobody")
+    good = [contracts.settlement.address, contracts.vault.address, contracts.terms.address, contracts.registry]
+    for place, bad in enumerate((nobody, no_code, no_code, nobody)):
+        with refused("runs: bad wiring"):
+            contracts.evm.deploy("TrainingRuns", *good[:place], bad, *good[place + 1 :])
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -136,8 +138,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ceiling_rounds": 0}, "runs: zero ceiling window"),
     ({"ceiling_rounds": 65_536}, "runs: ceiling window too long"),
     ({"verification": 1}, "runs: level not available"),
-    ({"verification": 2}, "runs: level not available"),
-    ({"attestation_policy": b"\1" * 32}, "runs: policy not available"),
+    ({"verification": 1, "attestation_policy": b"\1" * 32}, "runs: level not available"),
+    ({"verification": 4, "attestation_policy": b"\1" * 32}, "runs: level not available"),
+    ({"verification": 2**256 - 1}, "runs: level not available"),
+    ({"attestation_policy": b"\1" * 32}, "runs: policy at level 0"),
+    ({"verification": 2}, "runs: empty attestation policy"),
+    ({"verification": 3}, "runs: empty attestation policy"),
     ({"admission_root": bytes(32)}, "runs: empty admission root"),
     ({"recipe_hash": bytes(32)}, "runs: empty recipe hash"),
     ({"initial_state": bytes(32)}, "runs: empty initial state"),
@@ -229,6 +235,7 @@ def test_an_unknown_run_is_refused_everywhere(contracts: System, run: int) -> No
         lambda: runs.run_rounds(run),
         lambda: runs.report_hash(run, 0, 0),
         lambda: runs.round_facts(run, 0),
+        lambda: runs.attestation(run),
     ):
         with refused("runs: no such run"):
             call()

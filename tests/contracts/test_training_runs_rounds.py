@@ -306,14 +306,6 @@ def test_a_commitment_opens_in_no_other_round_of_its_parity(run: Run) -> None:
             runs.reveal(0, manifest, SALT, b"", sender=run.trainers[0])
 
 
-def test_attestations_are_not_taken_yet(run: Run) -> None:
-    run.enter("commit", 0)
-    run.commit([0], 0)
-    run.enter("reveal", 0)
-    with refused("runs: attestation not available"):
-        run.system.runs.reveal(0, run.manifest(0, 0), SALT, b"\1", sender=run.trainers[0])
-
-
 # Seeds.
 
 

@@ -34,7 +34,7 @@ from tests.deploy.chain import (
     trainer,
 )
 
-ORDER = ["PlainToken", "StakeVault", "Settlement", "TrainingRuns"]
+ORDER = ["PlainToken", "StakeVault", "RunTerms", "Settlement", "TrainingRuns"]
 
 
 def run(devnet: Devnet, plan: Plan, path: Path, **options) -> Manifest:
@@ -73,13 +73,18 @@ def test_planned_addresses_are_those_of_the_deployed_contracts(earlier: int):
 def test_every_contract_of_a_plan_is_told_the_addresses_of_the_others(deployer: bytes, nonce: int):
     plan = make_plan(1, "0x" + deployer.hex(), nonce)
     assert [step.address for step in plan.steps] == [
-        create_address(plan.deployer, nonce + i) for i in range(4)
+        create_address(plan.deployer, nonce + i) for i in range(len(ORDER))
     ]
     args = {step.name: step.args for step in plan.steps}
-    vault, settlement, runs = (plan.address(name) for name in ORDER[1:])
+    vault, terms, settlement, runs = (plan.address(name) for name in ORDER[1:])
     assert args["StakeVault"] == {"token": plan.address("PlainToken"), "sink": SINK}
     assert args["Settlement"] == {"vault": vault, "runs": runs}
-    assert args["TrainingRuns"] == {"settlement": settlement, "vault": vault}
+    assert args["TrainingRuns"] == {
+        "settlement": settlement,
+        "vault": vault,
+        "terms": terms,
+        "registry": create_address(plan.deployer, nonce + len(ORDER)),
+    }
 
 
 def test_a_known_create_address():
@@ -184,7 +189,7 @@ def test_a_run_killed_at_any_of_its_requests_goes_on_and_sends_nothing_twice(tmp
     assert lives > 40
 
 
-@pytest.mark.parametrize("step", range(4))
+@pytest.mark.parametrize("step", range(len(ORDER)))
 def test_a_run_killed_right_after_a_transaction_left_does_not_send_it_again(tmp_path, step):
     devnet = fresh_devnet()
     provider = MortalProvider(devnet, step, "eth_sendRawTransaction")
@@ -220,7 +225,7 @@ def test_a_run_whose_journal_is_lost_finds_its_contracts_on_the_chain(tmp_path):
         run_plan(plan, chain, outbox_of(chain, store), store, path, network="devnet", git="")
     manifest = run(devnet, plan, path, store=MemoryIntents())
     assert failures(devnet, manifest) == []
-    assert devnet.pending_nonce(sponsor_bytes()) == 4
+    assert devnet.pending_nonce(sponsor_bytes()) == len(ORDER)
 
 
 def test_a_deployer_that_sent_something_else_meanwhile_is_told_to_plan_again(tmp_path):
@@ -373,7 +378,9 @@ def test_honest_creation_code_passes_the_imposters_test():
         ("StakeVault", 1, "SINK()"),
         ("Settlement", 2, "VAULT()"),
         ("Settlement", 1, "RUNS()"),
-        ("TrainingRuns", 2, "SETTLEMENT()"),
+        ("TrainingRuns", 4, "SETTLEMENT()"),
+        ("TrainingRuns", 2, "TERMS()"),
+        ("TrainingRuns", 1, "REGISTRY()"),
     ],
 )
 def test_a_contract_wired_to_somebody_elses_is_caught(name, word, getter):

@@ -30,7 +30,7 @@ from tests.client.chain.local_node import World
 
 COIN = 10**18
 SINK = "0x" + "de" * 20
-MANAGERS_ONLY = {"open", "open_run", "pay", "burn_escrow", "seize", "bar", "refund"}
+MANAGERS_ONLY = {"open", "open_run", "pay", "burn_escrow", "seize", "bar", "refund", "set_enclave_key"}
 NOT_OURS = {"transferFrom", "name", "totalSupply", "MINTER"}
 
 
@@ -53,11 +53,12 @@ def contracts(chain: Chain, world: World) -> Contracts:
     """Each contract knows the next one's address before it exists."""
     rich = world.tester.get_accounts()[0]
     nonce = world.tester.get_nonce(rich)
-    token, vault, settlement, runs = (created_at(rich, nonce + i) for i in range(4))
+    token, vault, terms, settlement, runs, registry = (created_at(rich, nonce + i) for i in range(6))
     assert deploy(world, "PlainToken", ["string", "string"], ["Earnest", "EARN"]) == token
     assert deploy(world, "StakeVault", ["address", "address"], [token, SINK]) == vault
+    assert deploy(world, "RunTerms", [], []) == terms
     assert deploy(world, "Settlement", ["address", "address"], [vault, runs]) == settlement
-    assert deploy(world, "TrainingRuns", ["address", "address"], [settlement, vault]) == runs
+    assert deploy(world, "TrainingRuns", ["address"] * 4, [settlement, vault, terms, registry]) == runs
     return Contracts.at(chain, runs, chain.head())
 
 
