@@ -151,8 +151,8 @@ class TrainerNode(Node):
         recipe = self.follower.recipe
         memory = self._memory(round)
         local = train_round(self._task, recipe, base.state, ids, round, self.record.params.rounds, memory)
-        encoded = self.follower.codec.encode(local.pseudo_gradient, memory.residual)
-        memory.residual = encoded.residual
+        encoded = self.follower.codec.encode(local.pseudo_gradient, memory.codec or None)
+        memory.codec = encoded.residual or {}
         log.info("trained", round=round, seat=seat, loss=local.losses[-1], bytes=len(encoded.payload))
         return HonestWork(
             round=round,

@@ -102,9 +102,9 @@ class CodecChoice:
         _require(self.name in CODECS, f"no codec named {self.name!r}; there are {', '.join(CODECS)}")
         _require(1 <= self.k <= self.chunk <= 65_536, "1 <= k <= chunk <= 65536")
         _require(0 <= self.k_min <= self.k, "k_min lies in [0, k]")
-        _require(1 <= self.rank <= 65_536, "rank lies in [1, 65536]")
+        _require(1 <= self.rank <= 64, "rank lies in [1, 64]")
         _require(0 <= self.rank_min <= self.rank, "rank_min lies in [0, rank]")
-        _require(0 <= self.energy <= 1, "energy lies in [0, 1]")
+        _require(0 <= self.energy < 1, "energy lies in [0, 1)")
         _require(0 <= self.error_feedback <= 1, "error_feedback lies in [0, 1]")
         adapts = {"topk-2bit": self.k_min, "lowrank-int4": self.rank_min}
         lowest = adapts.pop(self.name, 0)
@@ -221,16 +221,21 @@ class Recipe:
         _require(bool(module and colon and name), "task is module:Class")
         _require(0 <= self.seed < 2**64, "seed lies in [0, 2^64)")
         _require(1 <= self.pool_size <= 2**32, "pool_size lies in [1, 2^32]")
-        _require(self.scoring.own <= self.samples_per_seat, "scoring.own exceeds inner.steps * inner.batch")
+        _require(not self.inner.steps_min or self.codec.adaptive, "inner.steps_min needs an adaptive codec")
+        _require(self.scoring.own <= self.judged_per_seat, "scoring.own exceeds inner.steps * inner.batch")
         _require(self.warmup_steps >= 0, "warmup_steps is not negative")
         _require(self.max_payload_bytes >= 1, "max_payload_bytes is at least 1")
-        _require(not self.inner.steps_min or self.codec.adaptive, "inner.steps_min needs an adaptive codec")
         _require(self.privacy.clip == 0 or self.data == "private", "privacy is for private data")
 
     @property
     def samples_per_seat(self) -> int:
         """H * batch: ids that a trainer is assigned in a round."""
         return self.inner.steps * self.inner.batch
+
+    @property
+    def judged_per_seat(self) -> int:
+        """The first so many of its ids every honest trainer has trained on, however few steps the recipe allows it."""
+        return (self.inner.steps_min or self.inner.steps) * self.inner.batch
 
     def sample_pool(self) -> SamplePool:
         """The pool before round 0."""

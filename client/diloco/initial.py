@@ -1,8 +1,6 @@
 """The state that a run starts from."""
 
-from dataclasses import replace
-
-from earnest.client.diloco.engine import TrainerMemory, train_round
+from earnest.client.diloco.engine import warm_up
 from earnest.client.diloco.state import State, read_parameters
 from earnest.client.tasks.task import Task
 from earnest.protocol.recipe import Recipe
@@ -11,9 +9,9 @@ from earnest.protocol.recipe import Recipe
 def initial_state(task: Task, recipe: Recipe) -> State:
     """A new model after `warmup_steps` shared dense steps on the task's warm-up samples, outer momentum zero.
 
-    The sponsor publishes it and the run holds its root: nobody has to compute it again. The warm-up uses
-    the inner optimizer at the rate of the run's first step. Raises ValueError if the task reserves too few
-    samples.
+    The sponsor publishes it and the run holds its root: nobody has to compute it again, and nobody starts from weights
+    of its own. The warm-up uses the inner optimizer at the recipe's rate, which rises as in the run. Raises ValueError
+    if the task reserves too few samples.
     """
     state = State.start(read_parameters(task.build_model(recipe.seed)), recipe.scoring.clip_norm)
     needed = recipe.warmup_steps * recipe.inner.batch
@@ -21,7 +19,4 @@ def initial_state(task: Task, recipe: Recipe) -> State:
         return state
     if needed > len(task.warmup_ids):
         raise ValueError(f"the warm-up needs {needed} samples, the task reserves {len(task.warmup_ids)}")
-    steady = replace(recipe, inner=replace(recipe.inner, lr_schedule="constant"))
-    local = train_round(task, steady, state, task.warmup_ids[:needed], 0, 1, TrainerMemory())
-    warmed = {name: base - local.pseudo_gradient[name] for name, base in state.parameters.items()}
-    return State.start(warmed, recipe.scoring.clip_norm)
+    return State.start(warm_up(task, recipe, state, task.warmup_ids[:needed]), recipe.scoring.clip_norm)

@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 from torch.nn import functional
 
 from earnest.client.diloco.codecs import make_codec
@@ -71,9 +72,15 @@ class Shakespeare(Task):
         losses = functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
         return losses.view(batch.targets.shape).mean(1)
 
-    def optimizer(self, model: nn.Module, inner: Inner) -> optim.Optimizer:
-        decay = inner.weight_decay
-        return optim.AdamW(model.parameters(), lr=inner.lr, betas=inner.betas, weight_decay=decay, fused=True)
+    def stages(self, model: nn.Module, n: int) -> list[nn.Module]:
+        """For pipelines (`earnest.client.parallel`): the blocks in n even runs, the byte embedding in first and last.
+
+        Raises ValueError for more stages than blocks.
+        """
+        if not isinstance(model, Gpt) or not 1 <= n <= self.layers:
+            raise ValueError(f"a Gpt of {self.layers} layers has at most {self.layers} stages, not {n}")
+        ends = [self.layers * i // n for i in range(n + 1)]
+        return [GptStage(model, start, end) for start, end in pairwise(ends)]
 
 
 def demo_recipe(codec: str, trainers: int, seed: int) -> Recipe:
@@ -130,6 +137,26 @@ class Gpt(nn.Module):
         for block in self.blocks:
             x = block(x)
         return functional.linear(self.norm(x), self.bytes.weight)
+
+
+class GptStage(nn.Module):
+    """Blocks `start` to `end` of a Gpt, sharing its parameters, with whatever stands before the first or after the last."""
+
+    def __init__(self, model: Gpt, start: int, end: int) -> None:
+        super().__init__()
+        first, last = start == 0, end == len(model.blocks)
+        self.bytes = model.bytes if first or last else None
+        self.places = model.places if first else None
+        self.blocks = model.blocks[start:end]
+        self.norm = model.norm if last else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Int64 [B, T] in the first stage, [B, T, width] between stages, [B, T, BYTES] out of the last."""
+        if self.bytes and self.places:
+            x = self.bytes(x) + self.places.weight[: x.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return functional.linear(self.norm(x), self.bytes.weight) if self.bytes and self.norm else x
 
 
 class Block(nn.Module):

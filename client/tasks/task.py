@@ -6,8 +6,10 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn, optim
 
+from earnest.client.diloco.optimizers import inner_optimizer
 from earnest.client.errors import EarnestError
 from earnest.protocol.recipe import Inner
 
@@ -18,7 +20,7 @@ class Batch(NamedTuple):
     inputs: Tensor
     targets: Tensor
 
-    def to(self, device: str) -> "Batch":
+    def to(self, device: str | torch.device) -> "Batch":
         return Batch(self.inputs.to(device), self.targets.to(device))
 
 
@@ -50,9 +52,20 @@ class Task(Protocol):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Float32 [B]: each sequence's mean loss, in nats per byte."""
 
-    @abstractmethod
     def optimizer(self, model: nn.Module, inner: Inner) -> optim.Optimizer:
-        """The inner optimizer at `inner.lr`; the engine sets the rate of each step."""
+        """The inner optimizer at `inner.lr`; the engine sets the rate of each step. By default the recipe's."""
+        return inner_optimizer(model, inner)
+
+
+class PrivateData(Protocol):
+    """Data that never leaves its trainer, for runs whose recipe says `data = "private"`."""
+
+    root: bytes
+    """32 bytes that commit to the data; they go into every manifest."""
+
+    def batches(self, round: int, steps: int, batch: int) -> Iterator[Batch]:
+        """`steps` batches of `batch` samples. The same round gives the same batches, also after a restart."""
+        ...
 
 
 class TaskError(EarnestError):

@@ -76,8 +76,15 @@ def test_a_recipe_knows_its_pool():
 def test_an_adaptive_recipe_keeps_its_limits():
     codec = CodecChoice("lowrank-int4", rank=16, rank_min=2, energy=0.9)
     recipe = replace(RECIPE, codec=codec, inner=Inner(steps_min=40), overlap="eager")
+    assert (recipe.judged_per_seat, RECIPE.judged_per_seat) == (40 * 16, 150 * 16)
     assert Recipe.from_json(recipe.to_json()) == recipe
     assert recipe.codec.adaptive and not RECIPE.codec.adaptive
+
+
+def test_a_trainer_is_judged_only_on_what_the_fewest_steps_cover():
+    codec = CodecChoice("topk-2bit", k_min=8, energy=0.9)
+    with pytest.raises(ValueError, match="scoring.own exceeds"):
+        replace(RECIPE, codec=codec, inner=Inner(steps_min=31))
 
 
 def test_noise_is_part_of_the_recipe_of_private_data():
@@ -136,8 +143,9 @@ def edited(path: str, value) -> bytes:
         ("codec.k_min", 65, "k_min lies in"),
         ("codec.k_min", 8, "an adaptive codec has both energy"),
         ("codec.energy", 0.9, "an adaptive codec has both energy"),
-        ("codec.energy", 1.1, "energy lies in"),
+        ("codec.energy", 1.0, "energy lies in"),
         ("codec.rank", 0, "rank lies in"),
+        ("codec.rank", 65, "rank lies in"),
         ("codec.rank_min", 9, "rank_min lies in"),
         ("codec.rank_min", 2, "rank_min for lowrank-int4"),
         ("overlap", "late", "is none of none, delayed, eager"),

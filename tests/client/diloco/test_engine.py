@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from earnest.client.diloco.engine import (
+    Machine,
     TrainerMemory,
     TrainingDiverged,
     learning_rate,
@@ -93,11 +94,11 @@ def test_the_inner_optimizer_goes_on_where_it_was_also_after_a_restart() -> None
     assert memory.inner["bytes.weight/step"].item() == 10
 
 
-def test_memory_keeps_the_residual() -> None:
-    memory = TrainerMemory(residual=STATE.parameters)
+def test_memory_keeps_what_is_the_codecs() -> None:
+    memory = TrainerMemory(codec={f"residual/{name}": value for name, value in STATE.parameters.items()})
     back = TrainerMemory.from_bytes(memory.to_bytes())
-    assert back.residual is not None
-    assert torch.equal(flat(back.residual), flat(STATE.parameters))
+    assert back.codec.keys() == memory.codec.keys()
+    assert all(torch.equal(back.codec[name], value) for name, value in memory.codec.items())
     assert TrainerMemory.from_bytes(TrainerMemory().to_bytes()) == TrainerMemory()
 
 
@@ -144,7 +145,7 @@ def test_rounds_side_by_side_give_the_bits_of_rounds_alone() -> None:
 
 
 def test_the_caller_chooses_the_threads() -> None:
-    train_round(TASK, RECIPE, STATE, IDS[:8], 0, 2, TrainerMemory(), threads=2)
+    train_round(TASK, RECIPE, STATE, IDS[:8], 0, 2, TrainerMemory(), machine=Machine("cpu", threads=2))
     assert torch.get_num_threads() == 2
     train_round(TASK, RECIPE, STATE, IDS[:8], 0, 2, TrainerMemory())
     assert torch.get_num_threads() == 1

@@ -1,0 +1,135 @@
+"""Inner optimizers, their rates, and their state by parameter name.
+
+`adamw` trains everything with AdamW. `muon` trains the matrices inside the model with Muon and vectors, embeddings and
+the output layer with AdamW, as MuLoCo does (arXiv 2505.23725). Muon's step is scaled to the size of AdamW's (arXiv
+2502.16982), so that one rate serves both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor, nn, optim
+
+from earnest.protocol.recipe import Inner
+
+COSINE_FLOOR = 0.1
+"""The last step's rate as a share of the highest (cosine and wsd)."""
+
+WSD_DECAY = 0.2
+"""Share of the run over which wsd brings the rate down."""
+
+OUTPUT_NAMES = ("lm_head", "head", "output", "unembed")
+"""What models call their output layer when they do not say which it is."""
+
+
+def learning_rate(inner: Inner, position: float, total: int) -> float:
+    """Rate at a place of the run, in steps from its start: [0, total), total = rounds * inner.steps.
+
+    Places count by rounds: step s of a round of h steps lies at `round * steps + s * steps / h`, so that trainers
+    who take fewer steps, or join late, are where the others are. constant; cosine: half a cosine down to a tenth;
+    wsd: constant, then linear down to a tenth in the last fifth. All rise linearly over the first `lr_warmup_steps`.
+    """
+    done = min(max(position / total, 0.0), 1.0)
+    match inner.lr_schedule:
+        case "constant":
+            share = 1.0
+        case "cosine":
+            share = COSINE_FLOOR + (1 - COSINE_FLOOR) * 0.5 * (1 + math.cos(math.pi * done))
+        case "wsd":
+            share = 1 - (1 - COSINE_FLOOR) * max(0.0, done - (1 - WSD_DECAY)) / WSD_DECAY
+    rise = min(1.0, (position + 1) / inner.lr_warmup_steps) if inner.lr_warmup_steps else 1.0
+    return inner.lr * share * rise
+
+
+def muon_names(model: nn.Module) -> frozenset[str]:
+    """The parameters that Muon trains: matrices that are neither an embedding nor the output layer.
+
+    The output layer is what `get_output_embeddings` returns (Hugging Face), a linear layer as wide as an embedding is
+    long, or one of OUTPUT_NAMES. Call it on the whole model: a pipeline stage does not see the embedding.
+    """
+    modules = dict(model.named_modules())
+    embeddings = [m for m in modules.values() if isinstance(m, nn.Embedding)]
+    spared = {id(m.weight) for m in embeddings}
+    vocabularies = {m.num_embeddings for m in embeddings}
+    named = getattr(model, "get_output_embeddings", lambda: None)()
+    for name, module in modules.items():
+        last = name.rpartition(".")[2]
+        if isinstance(module, nn.Linear) and (
+            module is named or module.out_features in vocabularies or last in OUTPUT_NAMES
+        ):
+            spared.add(id(module.weight))
+    return frozenset(n for n, p in model.named_parameters() if p.dim() == 2 and id(p) not in spared)
+
+
+def inner_optimizer(model: nn.Module, inner: Inner, muon: Collection[str] | None = None) -> optim.Optimizer:
+    """The optimizer that the recipe names, over all of `model`'s parameters, at `inner.lr`.
+
+    `muon` names the matrices of Muon where `model` is only a part of one; by default `muon_names(model)`.
+    """
+    if inner.optimizer == "adamw":
+        return _adamw([*model.parameters()], inner)
+    names = muon_names(model) if muon is None else frozenset(muon)
+    matrices = [p for name, p in model.named_parameters() if name in names]
+    others = [p for name, p in model.named_parameters() if name not in names]
+    return MuonAdamW(matrices, others, inner)
+
+
+class MuonAdamW(optim.Optimizer):
+    """Muon and AdamW as one optimizer, so that a step is taken by both or, where a gradient overflows, by neither."""
+
+    def __init__(self, matrices: list[nn.Parameter], others: list[nn.Parameter], inner: Inner) -> None:
+        super().__init__([*matrices, *others], {"lr": inner.lr})
+        self._parts: list[optim.Optimizer] = []
+        if matrices:
+            self._parts.append(
+                optim.Muon(
+                    matrices,
+                    lr=inner.lr,
+                    weight_decay=inner.weight_decay,
+                    adjust_lr_fn="match_rms_adamw",
+                )
+            )
+        if others:
+            self._parts.append(_adamw(others, inner))
+        self.param_groups = [group for part in self._parts for group in part.param_groups]
+        for part in self._parts:
+            part.state = self.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for part in self._parts:
+            part.step()
+
+
+def _adamw(parameters: list[nn.Parameter], inner: Inner) -> optim.Optimizer:
+    decay = inner.weight_decay
+    return optim.AdamW(parameters, lr=inner.lr, betas=inner.betas, weight_decay=decay, fused=True)
+
+
+def set_rate(optimizer: optim.Optimizer, rate: float) -> None:
+    """The same rate for every parameter."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def saved_state(optimizer: optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the optimizer's tensors, float32 on the CPU, by `<parameter>/<slot>`. No rates: the round sets them."""
+    return {
+        f"{name}/{slot}": torch.as_tensor(value).detach().to("cpu", torch.float32, copy=True)
+        for name, parameter in model.named_parameters()
+        for slot, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def restore_state(optimizer: optim.Optimizer, model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Puts back what `saved_state` took. Raises KeyError for a parameter that the model does not have."""
+    parameters = dict(model.named_parameters())
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    for key, value in saved.items():
+        name, _, slot = key.rpartition("/")
+        parameter = parameters[name]
+        group = groups[id(parameter)]
+        on_host = slot == "step" and not (group.get("fused") or group.get("capturable"))
+        optimizer.state[parameter][slot] = value.to("cpu" if on_host else parameter.device, copy=True)
