@@ -19,7 +19,7 @@ EarnestError                    .cause  .fix
 
 Beside what raises them: JournalForeign (a StorageError); SettingsError, AmountError, AddressError, RunFileError,
 UnfinishedError; NotAdmittedError, NoSeatError, NotDueError (participation); BundleError; TaskError, TrainingDiverged;
-AttesterError with NoTeeError, EvidenceError, RootError (attestation);
+AttesterError with NoTeeError, EvidenceError, PolicyFileError, RegistrationError, RootError (attestation);
 NetworkError, ManifestError, DeploymentError (deploy); UsageError, Interrupted (cli). `Refusal` is a BadAnswer that
 stays inside client.chain.
 """

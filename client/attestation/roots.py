@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
-
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from eth_hash.auto import keccak
 
 from earnest.client.errors import EarnestError
+from earnest.protocol import attestation
+from earnest.protocol.attestation import INTEL_ROOT_KEY
 
-INTEL_ROOT_ID = bytes.fromhex("89f72d7c488e5b53a77c23ebcb36970ef7eb5bcf6658e9b8292cfbe4703a8473")
+INTEL_ROOT_ID = attestation.root_id(INTEL_ROOT_KEY)
 """Of Intel's SGX Root CA, which certifies SGX and TDX."""
 
 SIMULATED_ROOT_ID = bytes.fromhex("2fae80e6e58640e6aeab6aa7c48437ef1f0cacf23e240e1a6a6c298979af9c5f")
@@ -33,13 +31,6 @@ def root_name(root_id: bytes) -> str:
     return NAMES.get(root_id, UNKNOWN_NAME)
 
 
-@cache
-def intel_root() -> bytes:
-    """Intel's root certificate, DER."""
-    pem = (files("earnest.client.attestation") / "intel_sgx_root_ca.pem").read_bytes()
-    return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
-
-
 def root_id(certificate: bytes) -> bytes:
     """The id of a root certificate, PEM or DER: keccak256 of its P-256 public key, x then y. Raises RootError."""
     try:
@@ -53,4 +44,4 @@ def root_id(certificate: bytes) -> bytes:
         raise RootError("that is not a certificate", "give one root certificate, PEM or DER") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise RootError("the root's key is not on P-256", "give the root that certifies the platform")
-    return keccak(key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)[1:])
+    return attestation.root_id(key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)[1:])

@@ -27,8 +27,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 from eth_hash.auto import keccak
 
-from earnest.client.attestation.attester import Quoted, check_report_data
+from earnest.client.attestation.attester import REPORT_DATA_BYTES, Quoted, check_report_data
 from earnest.protocol.collateral import canonical_collateral
+from earnest.protocol.quote import parse_quote
 
 SIMULATED = "SIMULATED - NOT A TEE"
 """The organisation in every certificate's name."""
@@ -256,6 +257,11 @@ class SimulatedAttester:
     @property
     def tee(self) -> Tee:
         return "sgx" if self.format == "sgx3" else "tdx"
+
+    @property
+    def workload(self) -> bytes:
+        """Workload id of what it runs."""
+        return parse_quote(self._quote(bytes(REPORT_DATA_BYTES))).workload()
 
     def quote(self, report_data: bytes) -> Quoted:
         """A SIMULATED quote over 64 bytes, its collateral and, for TDX, the event log that replays to its registers."""

@@ -10,8 +10,9 @@ from hashlib import sha256
 import dcap_qvl
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from earnest.client.attestation.roots import INTEL_ROOT_ID, SIMULATED_ROOT_ID, intel_root, root_id, root_name
+from earnest.client.attestation.roots import INTEL_ROOT_ID, SIMULATED_ROOT_ID, root_id, root_name
 from earnest.client.attestation.simulated import (
     DAY,
     MADE,
@@ -21,11 +22,15 @@ from earnest.client.attestation.simulated import (
     SimulatedAttester,
     SimulatedVendor,
 )
+from earnest.protocol.attestation import claims, platform_hash
+from earnest.protocol.quote import parse_quote
+from earnest.validator.roots import INTEL_SGX_ROOT_CA
 
 NOW = MADE + 10 * DAY
 REPORT_DATA = bytes(range(64))
 FORMATS: tuple[QuoteKind, ...] = ("tdx4", "tdx5", "sgx3")
 VENDOR = SimulatedVendor()
+INTEL_ROOT = x509.load_pem_x509_certificate(INTEL_SGX_ROOT_CA).public_bytes(Encoding.DER)
 
 
 def verify(
@@ -41,7 +46,7 @@ def test_a_quote_is_accepted_under_the_simulated_root_only(kind: QuoteKind) -> N
     quoted = SimulatedAttester(VENDOR, b"code", format=kind).quote(REPORT_DATA)
     assert quoted.collateral is not None
     assert verify(quoted.quote, quoted.collateral).status == "UpToDate"
-    for root in (intel_root(), SimulatedVendor(b"another seed").root_der):
+    for root in (INTEL_ROOT, SimulatedVendor(b"another seed").root_der):
         with pytest.raises(ValueError, match="root CA CRL"):
             verify(quoted.quote, quoted.collateral, root)
 
@@ -135,6 +140,17 @@ def test_the_event_log_replays_to_the_registers() -> None:
     assert registers == [report.rt_mr0, report.rt_mr1, report.rt_mr2, report.rt_mr3]
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_registry_can_take_a_simulated_quote_apart(kind: QuoteKind) -> None:
+    attester = SimulatedAttester(VENDOR, b"code", platform=3, format=kind)
+    quote = parse_quote(attester.quote(REPORT_DATA).quote)
+    found = claims(quote)
+    assert found.platform == platform_hash(VENDOR.ppid(3))
+    assert found.workload == attester.workload
+    assert (quote.qe.mrsigner, quote.debug, quote.trailing) == (VENDOR.qe_signer, False, b"")
+    assert quote.sept_ve_disabled
+
+
 def test_every_certificate_says_simulated() -> None:
     certificates = [VENDOR.root, VENDOR.ca, VENDOR.signer, VENDOR.platform_certificate(0)]
     for certificate in certificates:
@@ -160,9 +176,9 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
 
 def test_roots_have_their_names() -> None:
     assert (
-        sha256(intel_root()).hexdigest() == "44a0196b2b99f889b8e149e95b807a350e7424964399e885a7cbb8ccfab674d3"
+        sha256(INTEL_ROOT).hexdigest() == "44a0196b2b99f889b8e149e95b807a350e7424964399e885a7cbb8ccfab674d3"
     )
-    assert root_id(intel_root()) == INTEL_ROOT_ID
+    assert root_id(INTEL_ROOT) == INTEL_ROOT_ID
     assert root_id(VENDOR.root_pem) == VENDOR.root_id == SIMULATED_ROOT_ID
     assert root_name(INTEL_ROOT_ID) == "Intel SGX Root CA"
     assert root_name(SIMULATED_ROOT_ID) == SIMULATED
