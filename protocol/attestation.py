@@ -25,14 +25,17 @@ MAX_PCK_CAS: Final = 4
 MAX_WORKLOADS: Final = 16
 MAX_PLATFORM_KEYS: Final = 16
 MAX_TTL_S: Final = 30 * 86_400
-MAX_PARTS: Final = 4096
-"""Bytes of the packed evidence that `register` takes."""
+MAX_PCK: Final = 1536
+"""Bytes of a PCK certificate's signed part that the registry takes; genuine ones have 1,080 to 1,180."""
+
+MAX_QE_AUTH: Final = 128
+"""Bytes of a quoting enclave's auth data that the registry takes; Intel's has 32."""
 
 CHALLENGE_BLOCKS: Final = 256
 """A challenge names one of this many blocks before the registration's: 51 minutes where a block takes 12 seconds."""
 
 POLICY_TYPE: Final = (
-    "(bytes32,(uint256,uint256)[],bytes32,uint16,uint16,bytes32[],"  # root id to workloads
+    "(bytes32,(bytes32,bytes32)[],bytes32,uint16,uint16,bytes32[],"  # root id to workloads
     "uint32,uint16,uint128,uint32,address,bytes32)"
 )
 
@@ -163,7 +166,7 @@ class Policy:
     def as_tuple(self) -> tuple[Any, ...]:
         """The fields as the contract takes them."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["pck_cas"] = [_numbers(key) for key in self.pck_cas]
+        values["pck_cas"] = [tuple(_words(key)) for key in self.pck_cas]
         values["workloads"] = list(self.workloads)
         return tuple(values.values())
 
@@ -244,6 +247,48 @@ class Registration:
         )
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """A quote's parts as the registry takes them. Field order is that of `Evidence` in `IAttestationRegistry.vyi`.
+
+    The contract proves each position and length; none is trusted.
+    """
+
+    ca: int
+    """Index of the PCK certificate's CA in the policy."""
+
+    key_at: int
+    ppid_at: int
+    pck: bytes
+    """The PCK certificate's signed part."""
+
+    pck_signature: bytes
+    qe_report: bytes
+    qe_signature: bytes
+    qe_auth: bytes
+    attestation_key: bytes
+    quote: bytes
+    """The quote's signed part."""
+
+    quote_signature: bytes
+
+    def as_tuple(self) -> tuple[Any, ...]:
+        """The fields as the contract takes them: signatures, keys and the QE report as words."""
+        return (
+            self.ca,
+            self.key_at,
+            self.ppid_at,
+            self.pck,
+            _words(self.pck_signature),
+            _words(self.qe_report),
+            _words(self.qe_signature),
+            self.qe_auth,
+            _words(self.attestation_key),
+            self.quote,
+            _words(self.quote_signature),
+        )
+
+
 def claims(quote: Quote) -> Claims:
     """What the registry would read out of the quote. Raises QuoteError when its PCK certificate cannot be used."""
     pck, _ = pck_chain(quote)
@@ -272,42 +317,33 @@ def pck_chain(quote: Quote) -> tuple[Certificate, Certificate]:
     return pck, issuer
 
 
-def registry_parts(quote: Quote, pck_cas: Sequence[bytes]) -> bytes:
-    """The evidence as `register` and `check_quote` take it: one string, numbers big endian.
-
-    ```
-    CA's index 1 | auth size 2 | tbs size 2 | key_at 2 | ppid_at 2 | PCK certificate's signature 64 |
-    QE signature 64 | QE report 384 | attestation key 64 | quote's signature 64 | auth | tbs | signed part
-    ```
-
-    The contract proves each position and length; none is trusted. `pck_cas` are the policy's. Raises QuoteError.
-    """
+def registry_parts(quote: Quote, pck_cas: Sequence[bytes]) -> Evidence:
+    """A quote's parts as `register` and `check_quote` take them. `pck_cas` are the policy's. Raises QuoteError."""
     pck, issuer = pck_chain(quote)
     if issuer.public_key not in pck_cas:
         raise QuoteError("the CA of the PCK certificate is not one of the policy's")
-    index = list(pck_cas).index(issuer.public_key)
-    sizes = (len(quote.qe_auth), len(pck.tbs), pck.key_at, pck.ppid_at)
-    packed = b"".join(
-        (
-            bytes([index]),
-            *(number.to_bytes(2, "big") for number in sizes),
-            pck.signature_bytes,
-            quote.qe_signature,
-            quote.qe_report,
-            quote.attestation_key,
-            quote.signature,
-            quote.qe_auth,
-            pck.tbs,
-            quote.signed,
+    if len(pck.tbs) > MAX_PCK or len(quote.qe_auth) > MAX_QE_AUTH:
+        raise QuoteError(
+            f"the registry takes {MAX_PCK} bytes of a PCK certificate, {MAX_QE_AUTH} of auth data"
         )
+    return Evidence(
+        ca=list(pck_cas).index(issuer.public_key),
+        key_at=pck.key_at,
+        ppid_at=pck.ppid_at,
+        pck=pck.tbs,
+        pck_signature=pck.signature_bytes,
+        qe_report=quote.qe_report,
+        qe_signature=quote.qe_signature,
+        qe_auth=quote.qe_auth,
+        attestation_key=quote.attestation_key,
+        quote=quote.signed,
+        quote_signature=quote.signature,
     )
-    if len(packed) > MAX_PARTS:
-        raise QuoteError(f"{len(packed)} bytes are more than the registry's {MAX_PARTS}")
-    return packed
 
 
-def _numbers(key: bytes) -> tuple[int, int]:
-    return int.from_bytes(key[:32], "big"), int.from_bytes(key[32:], "big")
+def _words(data: bytes) -> list[bytes]:
+    """Whole words of 32 bytes."""
+    return [data[at : at + 32] for at in range(0, len(data), 32)]
 
 
 def _need(condition: bool, reason: str) -> None:

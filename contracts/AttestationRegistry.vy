@@ -1,0 +1,363 @@
+# pragma version 0.4.3
+# pragma evm-version cancun
+# pragma nonreentrancy on
+"""
+@title Attestation Registry
+@license MIT
+@notice Registers an enclave's key for a trainer once its quote is proven down to a CA that the run's policy pins; the
+        key then signs each round's manifest, which `TrainingRuns.reveal` checks. Protocol section 11.
+@dev Three P-256 signatures (CA over PCK certificate, PCK key over QE report, attestation key over quote) through the
+     precompile at 0x100. TCB status, revocation lists and dates need DER and JSON: validators check those off chain.
+@custom:security No owner, no money. Policies are content-addressed, so nobody can change one; a policy's guardian may
+     deny entries and raise its floor, for runs that chose that policy, and nothing else. Calls views of the vault, and
+     of `RUNS` also `set_enclave_key`, which calls nothing. The root id is the policy's word: that the pinned CAs stand
+     under that root is for whoever reads the record to check, and validators do.
+"""
+
+from interfaces import IAttestationRegistry
+from interfaces import IStakeVault
+from interfaces import ITrainingRuns
+from modules import certificates
+from modules import p256
+from modules import platforms
+from modules import quotes
+
+implements: IAttestationRegistry
+
+initializes: platforms
+
+TAG_KEY: constant(bytes32) = keccak256("earnest/enclave-key/v1")
+TAG_CHALLENGE: constant(bytes32) = keccak256("earnest/challenge/v1")
+CHALLENGE_BLOCKS: constant(uint256) = 256
+TRAINER: constant(uint256) = 1
+NEWEST_ROUND: constant(uint256) = 2**24 - 1
+EXPIRY: constant(uint256) = 160            # of an enclave key's word in `RUNS`
+ADDRESS_MASK: constant(uint256) = 2**160 - 1
+BLOCK_MASK: constant(uint256) = 2**48 - 1
+FLOOR: constant(uint256) = 128
+COUNT_MASK: constant(uint256) = 2**128 - 1
+
+RUNS: public(immutable(address))
+SETTLEMENT: public(immutable(address))
+VAULT: public(immutable(address))
+CREDULOUS: immutable(bool)                 # what answered at 0x100 when this was deployed took a bad signature
+
+# run -> trainer -> what its newest key rests on (first 26 bytes of a hash), block of the last challenge used (48 bits)
+records: HashMap[uint256, HashMap[address, uint256]]
+denied: public(HashMap[bytes32, HashMap[bytes32, bool]])         # policy -> entry
+narrowed: HashMap[bytes32, uint256]        # policy -> denied entries (128 bits), raised floor
+
+
+@deploy
+def __init__(runs: address, settlement: address, vault: address):
+    """
+    @notice Works on a chain without the precompile too, and refuses to register there.
+    @param runs Where keys are kept and round times known; must name this contract as its registry.
+    @param settlement The vault's manager.
+    """
+    wired: bool = runs != empty(address) and settlement != empty(address) and vault != empty(address)
+    assert wired, "attestation: bad wiring"
+    RUNS = runs
+    SETTLEMENT = settlement
+    VAULT = vault
+    CREDULOUS = p256._credulous()
+
+
+# Trainers.
+
+
+@external
+def register(
+    registration: IAttestationRegistry.Registration,
+    policy: IAttestationRegistry.Policy,
+    evidence: IAttestationRegistry.Evidence,
+):
+    """
+    @notice Makes an enclave's key the trainer's in a run, in place of any before, for the policy's `ttl_s` seconds. The
+            quote's report data must begin with the binding of this key, trainer, run and challenge.
+    @dev Caller: the trainer, or the newest operator of its seat. A challenge serves once: blocks only rise.
+    """
+    run: uint256 = registration.run
+    trainer: address = registration.trainer
+    hash: bytes32 = self._policy_of(run, policy)
+    self._check_sender(run, trainer)
+    assert registration.key != empty(address), "attestation: no key"
+    claims: IAttestationRegistry.Claims = self._check(hash, policy, evidence)
+    assert claims.binding == self._binding(registration), "attestation: not bound to this key"
+    if self.narrowed[hash] & COUNT_MASK != 0:
+        assert not self.denied[hash][self._key_entry(registration.key)], "attestation: key denied"
+
+    record: uint256 = self.records[run][trainer]
+    assert registration.challenge_block > record & BLOCK_MASK, "attestation: challenge used"
+    basis: uint256 = self._basis(hash, claims.workload, claims.platform, claims.pck)
+    self.records[run][trainer] = basis | registration.challenge_block
+
+    expiry: uint256 = block.timestamp + convert(policy.ttl_s, uint256)
+    bond: uint256 = self._standing(run, trainer) if policy.platform_bond != 0 else 0
+    platforms._take(
+        run,
+        claims.platform,
+        trainer,
+        expiry,
+        convert(policy.platform_keys, uint256),
+        bond,
+        convert(policy.platform_bond, uint256),
+    )
+    log IAttestationRegistry.KeyRegistered(
+        run=run,
+        trainer=trainer,
+        key=registration.key,
+        policy=hash,
+        workload=claims.workload,
+        root_id=policy.root_id,
+        platform=claims.platform,
+        pck=claims.pck,
+        quote=claims.quote,
+        expiry=expiry,
+        challenge_block=registration.challenge_block,
+        evidence_root=registration.evidence_root,
+        collateral_digest=registration.collateral_digest,
+    )
+    extcall ITrainingRuns(RUNS).set_enclave_key(
+        run, trainer, convert(registration.key, uint256) | (expiry << EXPIRY)
+    )
+
+
+# Narrowing.
+
+
+@external
+def revoke(
+    run: uint256,
+    trainer: address,
+    policy: IAttestationRegistry.Policy,
+    workload: bytes32,
+    platform: bytes32,
+    pck: bytes32,
+):
+    """
+    @notice Ends a trainer's key from the second next round on when what it rests on was denied, or when the trainer's
+            bond grew beyond what was counted for the platform (registering again counts it anew). Anyone may call.
+    @param workload With `platform` and `pck`: as `KeyRegistered` logged them for the trainer's newest key.
+    """
+    hash: bytes32 = keccak256(abi_encode(policy))
+    record: uint256 = self.records[run][trainer]
+    assert record != 0, "attestation: nothing registered"
+    assert record & ~BLOCK_MASK == self._basis(hash, workload, platform, pck), "attestation: not what was logged"
+    word: uint256 = staticcall ITrainingRuns(RUNS).enclave_key(run, trainer)
+    key: address = convert(word & ADDRESS_MASK, address)
+    cutoff: uint256 = (staticcall ITrainingRuns(RUNS).attestation(run))[1]
+    assert word >> EXPIRY > cutoff, "attestation: key ends before"
+    entry: bytes32 = empty(bytes32)
+    for candidate: bytes32 in [workload, platform, pck, policy.root_id, self._key_entry(key)]:
+        if self.denied[hash][candidate]:
+            entry = candidate
+            break
+    if entry == empty(bytes32):
+        assert policy.platform_bond != 0, "attestation: nothing against the key"
+        standing: uint256 = platforms._units(self._standing(run, trainer))
+        assert standing > platforms._counted(run, platform, trainer), "attestation: nothing against the key"
+    log IAttestationRegistry.KeyRevoked(run=run, trainer=trainer, key=key, expiry=cutoff, entry=entry)
+    extcall ITrainingRuns(RUNS).set_enclave_key(run, trainer, convert(key, uint256) | (cutoff << EXPIRY))
+
+
+@external
+def deny(policy: IAttestationRegistry.Policy, entry: bytes32):
+    """
+    @notice Refuses new keys that rest on `entry`: a workload, a platform, a PCK key's hash, a root id, or
+            keccak256(abi.encode(key)) of an enclave's key. Live ones end by `revoke`. Guardian only, for good.
+    """
+    hash: bytes32 = self._guarded(policy)
+    assert entry != empty(bytes32), "attestation: nothing to deny"
+    assert not self.denied[hash][entry], "attestation: already denied"
+    self.denied[hash][entry] = True
+    self.narrowed[hash] += 1
+    log IAttestationRegistry.Denied(policy=hash, entry=entry)
+
+
+@external
+def raise_floor(policy: IAttestationRegistry.Policy, number: uint256):
+    """
+    @notice Raises the lowest TCB evaluation number that validators take, from the second next round on. Guardian only.
+    """
+    hash: bytes32 = self._guarded(policy)
+    word: uint256 = self.narrowed[hash]
+    lowest: uint256 = max(word >> FLOOR, convert(policy.evaluation_floor, uint256))
+    assert number > lowest and number < 2**32, "attestation: floor not higher"
+    self.narrowed[hash] = (word & COUNT_MASK) | (number << FLOOR)
+    log IAttestationRegistry.FloorRaised(policy=hash, floor=number)
+
+
+# Views.
+
+
+@external
+@view
+def challenge(run: uint256, trainer: address) -> (uint256, bytes32):
+    """
+    @return The last block, and the challenge of that block for the trainer's enclave. Good for 256 blocks.
+    """
+    return block.number - 1, self._challenge(run, trainer, block.number - 1)
+
+
+@external
+@view
+def check_quote(
+    policy: IAttestationRegistry.Policy, evidence: IAttestationRegistry.Evidence
+) -> IAttestationRegistry.Claims:
+    """
+    @notice All that `register` checks of a quote under a policy, whichever key and run it was made for.
+    """
+    return self._check(keccak256(abi_encode(policy)), policy, evidence)
+
+
+@external
+@view
+def policy_hash(policy: IAttestationRegistry.Policy) -> bytes32:
+    """
+    @return What a run that chose this policy has as its `attestation_policy`.
+    """
+    return keccak256(abi_encode(policy))
+
+
+@external
+@view
+def raised_floor(policy: bytes32) -> uint256:
+    """
+    @return The floor that the guardian raised; 0 where it is still the policy's own.
+    """
+    return self.narrowed[policy] >> FLOOR
+
+
+@external
+@view
+def record_of(run: uint256, trainer: address) -> (bytes32, uint256):
+    """
+    @return First 26 bytes of keccak256(abi.encode(policy, workload, platform, pck)) of the newest key, the rest zero;
+            and the block of its challenge. Zeros where none was registered.
+    """
+    record: uint256 = self.records[run][trainer]
+    return convert(record & ~BLOCK_MASK, bytes32), record & BLOCK_MASK
+
+
+@external
+@view
+def platform_keys(run: uint256, platform: bytes32) -> DynArray[IAttestationRegistry.PlatformKey, 16]:
+    """
+    @return Keys that the platform's places in a run were last given to, those that have expired included.
+    """
+    return platforms._list(run, platform)
+
+
+# Checks.
+
+
+@internal
+@view
+def _check(
+    hash: bytes32, policy: IAttestationRegistry.Policy, evidence: IAttestationRegistry.Evidence
+) -> IAttestationRegistry.Claims:
+    """
+    @dev What is cheap first. Everything that is used of the evidence is below one of the three signatures, or, as the
+         attestation key and the auth data, inside the QE report's hash.
+    """
+    claims: IAttestationRegistry.Claims = quotes._read(evidence.quote)
+    assert claims.workload in policy.workloads, "attestation: workload not allowed"
+    quotes._check_qe(evidence.qe_report, policy.qe_signer, policy.qe_product, policy.qe_min_svn)
+    quotes._check_key(evidence.qe_report, evidence.attestation_key, evidence.qe_auth)
+    pck: bytes32[2] = certificates._key(evidence.pck, evidence.key_at)
+    claims.platform = certificates._platform(evidence.pck, evidence.ppid_at)
+    claims.pck = keccak256(abi_encode(pck))
+    self._check_denied(hash, policy.root_id, claims)
+
+    assert evidence.ca < len(policy.pck_cas), "attestation: no such CA"
+    ca: IAttestationRegistry.P256Key = policy.pck_cas[evidence.ca]
+    if not p256._valid(sha256(evidence.pck), evidence.pck_signature, [ca.x, ca.y]):
+        self._refuse("attestation: wrong PCK signature")
+    if not p256._valid(sha256(abi_encode(evidence.qe_report)), evidence.qe_signature, pck):
+        self._refuse("attestation: wrong QE signature")
+    if not p256._valid(claims.quote, evidence.quote_signature, evidence.attestation_key):
+        self._refuse("attestation: wrong quote signature")
+    return claims
+
+
+@internal
+@view
+def _refuse(reason: String[40]):
+    assert p256._available(), "attestation: no P-256 precompile"
+    raise reason
+
+
+@internal
+@view
+def _check_denied(hash: bytes32, root_id: bytes32, claims: IAttestationRegistry.Claims):
+    assert not CREDULOUS, "attestation: P-256 takes anything"
+    if self.narrowed[hash] & COUNT_MASK == 0:
+        return
+    assert not self.denied[hash][claims.workload], "attestation: workload denied"
+    assert not self.denied[hash][claims.platform], "attestation: platform denied"
+    assert not self.denied[hash][claims.pck], "attestation: PCK key denied"
+    assert not self.denied[hash][root_id], "attestation: root denied"
+
+
+@internal
+@view
+def _policy_of(run: uint256, policy: IAttestationRegistry.Policy) -> bytes32:
+    wanted: bytes32 = (staticcall ITrainingRuns(RUNS).attestation(run))[0]
+    assert wanted != empty(bytes32), "attestation: run takes none"
+    hash: bytes32 = keccak256(abi_encode(policy))
+    assert hash == wanted, "attestation: not the run's policy"
+    return hash
+
+
+@internal
+@view
+def _check_sender(run: uint256, trainer: address):
+    if msg.sender == trainer:
+        return
+    role: uint256 = 0
+    seat: uint256 = 0
+    role, seat = staticcall ITrainingRuns(RUNS).seat_of(run, trainer)
+    assert role == TRAINER, "attestation: not the trainer"
+    held: ITrainingRuns.Seat = staticcall ITrainingRuns(RUNS).seat_at(run, TRAINER, seat, NEWEST_ROUND)
+    assert held.owner == trainer and held.operator == msg.sender, "attestation: not the trainer"
+
+
+@internal
+@view
+def _guarded(policy: IAttestationRegistry.Policy) -> bytes32:
+    assert msg.sender == policy.guardian, "attestation: not the guardian"
+    return keccak256(abi_encode(policy))
+
+
+@internal
+@view
+def _challenge(run: uint256, trainer: address, number: uint256) -> bytes32:
+    recent: bool = number < block.number and block.number - number <= CHALLENGE_BLOCKS
+    assert recent, "attestation: challenge expired"
+    return keccak256(abi_encode(TAG_CHALLENGE, chain.id, self, run, trainer, number, blockhash(number)))
+
+
+@internal
+@view
+def _binding(r: IAttestationRegistry.Registration) -> bytes32:
+    challenge: bytes32 = self._challenge(r.run, r.trainer, r.challenge_block)
+    return keccak256(abi_encode(TAG_KEY, chain.id, self, r.trainer, r.key, r.run, challenge))
+
+
+@internal
+@pure
+def _basis(policy: bytes32, workload: bytes32, platform: bytes32, pck: bytes32) -> uint256:
+    return convert(keccak256(abi_encode(policy, workload, platform, pck)), uint256) & ~BLOCK_MASK
+
+
+@internal
+@pure
+def _key_entry(key: address) -> bytes32:
+    return keccak256(abi_encode(key))
+
+
+@internal
+@view
+def _standing(run: uint256, trainer: address) -> uint256:
+    return staticcall IStakeVault(VAULT).standing(SETTLEMENT, run, trainer)

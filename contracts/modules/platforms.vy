@@ -1,0 +1,88 @@
+# pragma version 0.4.3
+# pragma evm-version cancun
+# pragma nonreentrancy on
+"""
+@title Platforms
+@license MIT
+@notice How many keys, and how much bond, one physical machine may hold in a run. Protocol section 11.
+@dev A key is one word: trainer (160 bits), expiry (40), bond in units of 2**40 wei, rounded up (56). Words are never
+     erased, only taken over, so the first empty one ends the list. A key that was revoked counts until it would have
+     expired.
+"""
+
+from interfaces import IAttestationRegistry
+
+MAX_KEYS: constant(uint256) = 16
+EXPIRY: constant(uint256) = 160
+BOND: constant(uint256) = 200
+UNIT_BITS: constant(uint256) = 40
+ADDRESS_MASK: constant(uint256) = 2**160 - 1
+EXPIRY_MASK: constant(uint256) = 2**40 - 1
+
+_keys: HashMap[uint256, HashMap[bytes32, uint256[MAX_KEYS]]]     # run -> platform
+
+
+@internal
+@pure
+def _units(amount: uint256) -> uint256:
+    return min((amount + 2**UNIT_BITS - 1) >> UNIT_BITS, 2**56 - 1)
+
+
+@internal
+def _take(
+    run: uint256, platform: bytes32, trainer: address, expiry: uint256, limit: uint256, bond: uint256, bond_limit: uint256
+):
+    """
+    @notice Gives the trainer one of the platform's `limit` places in the run: its own, an expired or an empty one.
+    @param bond Wei that stand for the trainer.
+    @param bond_limit Wei that may stand for all of the platform's live keys together; 0: no limit.
+    """
+    place: uint256 = MAX_KEYS
+    units: uint256 = self._units(bond)
+    together: uint256 = units
+    for i: uint256 in range(min(limit, MAX_KEYS), bound=MAX_KEYS):
+        word: uint256 = self._keys[run][platform][i]
+        if word & ADDRESS_MASK == convert(trainer, uint256):
+            place = i
+        elif (word >> EXPIRY) & EXPIRY_MASK > block.timestamp:
+            together += word >> BOND
+        elif place == MAX_KEYS:
+            place = i
+        if word == 0:
+            break
+    assert place != MAX_KEYS, "attestation: platform is full"
+    assert bond_limit == 0 or together << UNIT_BITS <= bond_limit, "attestation: platform bond too high"
+    self._keys[run][platform][place] = convert(trainer, uint256) | (expiry << EXPIRY) | (units << BOND)
+
+
+@internal
+@view
+def _counted(run: uint256, platform: bytes32, trainer: address) -> uint256:
+    """
+    @return Units of bond counted for the trainer's newest key on the platform.
+    """
+    for i: uint256 in range(MAX_KEYS):
+        word: uint256 = self._keys[run][platform][i]
+        if word == 0:
+            break
+        if word & ADDRESS_MASK == convert(trainer, uint256):
+            return word >> BOND
+    return 0
+
+
+@internal
+@view
+def _list(run: uint256, platform: bytes32) -> DynArray[IAttestationRegistry.PlatformKey, MAX_KEYS]:
+    found: DynArray[IAttestationRegistry.PlatformKey, MAX_KEYS] = []
+    for i: uint256 in range(MAX_KEYS):
+        word: uint256 = self._keys[run][platform][i]
+        if word == 0:
+            break
+        found.append(
+            IAttestationRegistry.PlatformKey(
+                trainer=convert(word & ADDRESS_MASK, address),
+                expiry=(word >> EXPIRY) & EXPIRY_MASK,
+                bond=(word >> BOND) << UNIT_BITS,
+            )
+        )
+    return found
