@@ -59,7 +59,7 @@ class Checkpoints:
     def save(self, key: bytes, progress: Progress) -> None:
         """Replaces the file, durably; a full disk costs only what a restart would have saved. `key`: 32 bytes."""
         meta = key + progress.tokens.to_bytes(8, "little")
-        tensors = {Entry("key", "U8", (len(meta),)): np.frombuffer(meta, np.uint8)}
+        tensors = {Entry("key", "U8", (len(meta),)): np.frombuffer(meta, "u1")}
         losses = np.array(progress.losses, "<f8").view(np.uint8)
         tensors[Entry("losses", "U8", (len(losses),))] = losses
         for folder, group in (("parameters", progress.parameters), ("inner", progress.inner)):

@@ -47,20 +47,18 @@ def learning_rate(inner: Inner, position: float, total: int) -> float:
 def muon_names(model: nn.Module) -> frozenset[str]:
     """The parameters that Muon trains: matrices that are neither an embedding nor the output layer.
 
-    The output layer is what `get_output_embeddings` returns (Hugging Face), a linear layer as wide as an embedding is
-    long, or one of OUTPUT_NAMES. Call it on the whole model: a pipeline stage does not see the embedding.
+    The output layer is what `get_output_embeddings` returns (Hugging Face), the last linear layer if it has an
+    embedding's shape, or what is called one of OUTPUT_NAMES. Call it on the whole model: a pipeline stage does not see
+    the embedding.
     """
-    modules = dict(model.named_modules())
-    embeddings = [m for m in modules.values() if isinstance(m, nn.Embedding)]
-    spared = {id(m.weight) for m in embeddings}
-    vocabularies = {m.num_embeddings for m in embeddings}
-    named = getattr(model, "get_output_embeddings", lambda: None)()
-    for name, module in modules.items():
-        last = name.rpartition(".")[2]
-        if isinstance(module, nn.Linear) and (
-            module is named or module.out_features in vocabularies or last in OUTPUT_NAMES
-        ):
-            spared.add(id(module.weight))
+    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    linear = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    outputs = [m for name, m in linear if name.rpartition(".")[2] in OUTPUT_NAMES]
+    outputs += [m for _, m in linear[-1:] if m.weight.shape in {e.weight.shape for e in embeddings}]
+    outputs += (
+        [found] if (found := getattr(model, "get_output_embeddings", lambda: None)()) is not None else []
+    )
+    spared = {id(module.weight) for module in (*embeddings, *outputs)}
     return frozenset(n for n, p in model.named_parameters() if p.dim() == 2 and id(p) not in spared)
 
 
