@@ -259,8 +259,10 @@ def _read(quote: bytes, collateral: bytes, root: bytes, at: int) -> tuple[list[C
 
 def _platform_chain(quote: Quote) -> tuple[x509.Certificate, x509.Certificate]:
     """The certificates of the platform's key and of its CA. Raises QuoteError or one of CERTIFICATE_ERRORS."""
-    pck, issuer = pck_chain(quote)
-    return x509.load_der_x509_certificate(pck.der), x509.load_der_x509_certificate(issuer.der)
+    chain = tuple(x509.load_der_x509_certificate(certificate.der) for certificate in pck_chain(quote))
+    for certificate in chain:
+        _p256(certificate)
+    return chain[0], chain[1]
 
 
 def _root(root: bytes, at: int) -> x509.Certificate:
