@@ -140,7 +140,7 @@ class Gpt(nn.Module):
 
 
 class GptStage(nn.Module):
-    """Blocks `start` to `end` of a Gpt, sharing its parameters, with whatever stands before the first or after the last."""
+    """Blocks `start` to `end` of a Gpt, with what stands before its first and after its last; shares its parameters."""
 
     def __init__(self, model: Gpt, start: int, end: int) -> None:
         super().__init__()

@@ -1,0 +1,302 @@
+"""The node's side of a parallel trainer: starts torchrun, gives the processes their rounds, notices when they die.
+
+The node is not one of the processes: whatever happens to them, it lives, commits what it has and starts them anew.
+A round is a function of what the node sends (state, ids, optimizer state), so one that was broken off is simply done
+again, to the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from torch import Tensor
+
+from earnest.client.diloco.engine import LocalRound, TrainerMemory, TrainingDiverged
+from earnest.client.diloco.state import State
+from earnest.client.errors import EarnestError
+from earnest.client.parallel.frames import Disconnected, receive_frame, send_frame
+from earnest.client.parallel.layout import Layout, LayoutError
+from earnest.client.parallel.part import digest
+from earnest.client.tasks.task import TaskError
+from earnest.protocol.recipe import Recipe
+
+log = structlog.get_logger()
+
+POLL_S = 0.2
+GRACE_S = 15.0
+SAID = {kind.__name__: kind for kind in (TrainingDiverged, LayoutError, TaskError)}
+
+
+class WorkersFailed(EarnestError):
+    """The processes of a parallel trainer died, or said nothing for too long; the next round starts new ones."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Where the processes run: `here` on the node's host, the rest on others that dial `address`:`port`.
+
+    With one host nothing else is needed. `address` is a name or IP of this host in the private network that the
+    hosts share: what they say to each other is neither encrypted nor authenticated.
+    """
+
+    count: int = 1
+    here: int = 0
+    address: str = ""
+    port: int = 29500
+
+
+class ParallelTrainer:
+    """The engine's LocalTrainer, done by `layout.processes` processes. Close it, or use it in a `with`.
+
+    `timeout_s`: a process that says nothing for so long is dead. It must exceed the slowest step.
+    Processes are started by the first round, and again by the first round after they died.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        rounds: int,
+        layout: Layout,
+        *,
+        hosts: Hosts | None = None,
+        device: str = "cpu",
+        threads: int = 1,
+        timeout_s: float = 300.0,
+    ) -> None:
+        if recipe.data == "private":
+            raise LayoutError(
+                "private data is handed to one process", "train runs with private data without a layout"
+            )
+        self.recipe, self.rounds, self.layout = recipe, rounds, layout
+        self.hosts = hosts or Hosts(here=layout.processes)
+        self._device, self._threads, self._timeout_s = device, threads, timeout_s
+        self._crew: _Crew | None = None
+        self._held: dict[str, bytes] = {}
+
+    def __enter__(self) -> ParallelTrainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
+        """As LocalTrainer.train. Raises WorkersFailed, TrainingDiverged, LayoutError, TaskError."""
+        self._load(state)
+        inner = {name: value for name, value in memory.inner.items() if not name.startswith("scaler/")}
+        answer, tensors = self._do({"do": "train", "ids": list(ids), "round": round}, inner)
+        gradient, inner = (
+            {name[len(kind) :]: value for name, value in tensors.items() if name.startswith(kind)}
+            for kind in ("gradient/", "inner/")
+        )
+        memory.inner = inner
+        return LocalRound(gradient, answer["losses"], len(answer["losses"]), answer["tokens"])
+
+    def advance(self, outer_gradient: Mapping[str, Tensor], lr: float, momentum: float) -> None:
+        """Every stage takes the outer step on its own part of the state that it holds.
+
+        Afterwards `train` with the state that follows sends nothing: the parts already are that state. What differs
+        from it is sent, so nobody depends on this having been called.
+        """
+        answer, _ = self._do({"do": "outer", "lr": lr, "momentum": momentum}, outer_gradient)
+        self._held = {name: bytes.fromhex(value) for name, value in answer["digests"].items()}
+
+    def state(self) -> State:
+        """The state that the stages hold, put together."""
+        answer, tensors = self._do({"do": "read"})
+        parameters, momentum = (
+            {name.partition("/")[0]: value for name, value in tensors.items() if name.endswith(kind)}
+            for kind in ("/parameter", "/momentum")
+        )
+        return State(parameters, momentum, float.fromhex(answer["clip_norm"]))
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes on this host, in the order of their ranks; none before the first round."""
+        return list(self._crew.pids) if self._crew else []
+
+    def close(self) -> None:
+        """Ends the processes."""
+        if self._crew:
+            self._crew.close()
+        self._crew, self._held = None, {}
+
+    def _load(self, state: State) -> None:
+        """Sends what the processes do not hold of `state` yet."""
+        self._started()
+        wanted = {name: digest(value, state.momentum[name]) for name, value in state.parameters.items()}
+        missing = [name for name, value in wanted.items() if self._held.get(name) != value]
+        tensors = {f"{name}/parameter": state.parameters[name] for name in missing}
+        tensors |= {f"{name}/momentum": state.momentum[name] for name in missing}
+        log.debug("state handed to the stages", tensors=len(missing))
+        self._do({"do": "load", "clip_norm": state.clip_norm.hex()}, tensors)
+        self._held = wanted
+
+    def _started(self) -> _Crew:
+        if self._crew is None:
+            self._held = {}
+            self._crew = _Crew(self.layout, self.hosts, self._timeout_s, self._threads)
+            begun, _ = self._do(
+                {
+                    "do": "begin",
+                    "recipe": self.recipe.to_json().decode(),
+                    "layout": str(self.layout),
+                    "rounds": self.rounds,
+                    "device": self._device,
+                    "threads": self._threads,
+                }
+            )
+            self._crew.pids = begun["pids"]
+            log.info("processes started", layout=str(self.layout), processes=self.layout.processes)
+        return self._crew
+
+    def _do(
+        self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """One command and its answer; processes that fail are ended, and said to have."""
+        crew = self._started() if command["do"] != "begin" else self._crew
+        assert crew is not None
+        try:
+            answer, back = crew.ask(command, tensors)
+        except BaseException:
+            self.close()
+            raise
+        if "error" in answer:
+            kind = SAID.get(answer["error"], EarnestError)
+            if command["do"] == "begin":
+                self.close()
+            raise kind(answer["cause"], answer["fix"])
+        return answer, back
+
+
+class _Crew:
+    """One torchrun and the socket to its first process."""
+
+    def __init__(self, layout: Layout, hosts: Hosts, timeout_s: float, threads: int) -> None:
+        self.pids: list[int] = []
+        self._timeout_s = timeout_s
+        self._folder = Path(tempfile.mkdtemp(prefix="earnest-"))  # only this user can enter it
+        self._log = self._folder / "log"
+        path = str(self._folder / "socket")
+        self._socket: socket.socket | None = None
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            listening.bind(path)
+            listening.listen(1)
+            listening.settimeout(POLL_S)
+            self._torchrun = self._start(hosts, path, threads)
+            self._socket = self._accept(listening)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            listening.close()
+
+    def ask(
+        self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Raises WorkersFailed when the processes are gone, or silent for longer than the timeout."""
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(self._timeout_s)
+            send_frame(self._socket, command, tensors)
+            while True:
+                answer, back = receive_frame(self._socket)
+                if "progress" not in answer:
+                    return answer, back
+        except TimeoutError as error:
+            raise self._failed(f"said nothing for {self._timeout_s:.0f} s") from error
+        except Disconnected as error:
+            self._wait(GRACE_S)
+            raise self._failed("died") from error
+
+    def close(self) -> None:
+        """Ends every process that this crew started here, those that do not listen included."""
+        if self._socket:
+            self._socket.close()
+        if hasattr(self, "_torchrun"):
+            for pid in self.pids if self._torchrun.poll() is None else []:
+                _kill(pid)
+            if self._torchrun.poll() is None:
+                self._torchrun.terminate()
+                self._wait(GRACE_S)
+            if self._torchrun.poll() is None:
+                self._torchrun.kill()
+                self._torchrun.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self, hosts: Hosts, path: str, threads: int) -> subprocess.Popen[bytes]:
+        place = ["--standalone"]
+        if hosts.count > 1:
+            place = ["--nnodes", str(hosts.count), "--node-rank", "0"]
+            place += ["--master-addr", hosts.address, "--master-port", str(hosts.port)]
+        run = [sys.executable, "-m", "torch.distributed.run", *place, "--nproc-per-node", str(hosts.here)]
+        worker = ["-m", "earnest.client.parallel", "--socket", path, "--timeout", str(self._timeout_s)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        with self._log.open("wb") as output:
+            return subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
+                [*run, *worker], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+            )
+
+    def _accept(self, listening: socket.socket) -> socket.socket:
+        for _ in range(math.ceil(self._timeout_s / POLL_S)):
+            try:
+                connection, _ = listening.accept()
+            except TimeoutError:
+                if self._torchrun.poll() is not None:
+                    raise self._failed("died before they began") from None
+                continue
+            connection.settimeout(self._timeout_s)
+            receive_frame(connection)
+            return connection
+        raise self._failed(f"did not come together within {self._timeout_s:.0f} s")
+
+    def _wait(self, seconds: float) -> None:
+        try:
+            self._torchrun.wait(seconds)
+        except subprocess.TimeoutExpired:
+            log.warning("torchrun does not end", pid=self._torchrun.pid)
+
+    def _failed(self, how: str) -> WorkersFailed:
+        log.error("the trainer's processes failed", how=how, log=_tail(self._log))
+        reason = _reason(_tail(self._log))
+        return WorkersFailed(
+            f"the trainer's processes {how}{': ' + reason if reason else ''}",
+            "look at the log of the node; the next round starts new ones",
+        )
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _tail(path: Path, size: int = 16_000) -> str:
+    """The end of a log, as far as there is one."""
+    try:
+        return path.read_bytes()[-size:].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _reason(text: str) -> str:
+    """Which process ended first and why, out of torchrun's summary and what the process last said."""
+    found = re.search(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)", text, re.DOTALL)
+    if not found:
+        return ""
+    said = re.findall(rf"^\[rank{found[1]}\]: (\w[\w.]*(?:Error|Exception): .*)$", text, re.MULTILINE)
+    return f"process {found[1]} ended with code {found[2]}" + (f", {said[-1][:200]}" if said else "")
