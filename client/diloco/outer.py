@@ -34,8 +34,8 @@ def aggregate(
     total, weight = torch.zeros(layout.size), torch.zeros(layout.size)
     for seat, share in counted.items():
         update = by_seat[seat]
-        total = total + update.flat() * _float32(share * clip_factor(update.norm, limit))
-        weight = weight + update.sent() * _float32(share)
+        update.add_to(total, share * clip_factor(update.norm, limit))
+        update.add_sent_to(weight, share)
     if mode == "contributor-mean":
         sent = weight > 0
         total = torch.where(sent, total / torch.where(sent, weight, 1.0), 0.0)

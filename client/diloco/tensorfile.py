@@ -62,7 +62,8 @@ def header(entries: Sequence[Entry]) -> bytes:
 def write(tensors: Mapping[Entry, np.ndarray]) -> bytes:
     """The canonical file that holds `tensors`."""
     bodies = [
-        np.ascontiguousarray(tensors[entry], _NUMPY[entry.dtype]).tobytes() for entry in _ordered([*tensors])
+        np.ascontiguousarray(tensors[entry], _NUMPY[entry.dtype]).reshape(-1).view(np.uint8)
+        for entry in _ordered([*tensors])
     ]
     return header([*tensors]) + b"".join(bodies)
 

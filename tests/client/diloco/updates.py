@@ -31,16 +31,26 @@ def bf16(number: float) -> int:
 Chunk = tuple[list[int], list[int], int, int]  # places, codes, raw low, raw high
 
 
-def topk_file(chunks: Sequence[Chunk]) -> bytes:
-    places = [place for chunk in chunks for place in chunk[0]]
+def topk_file(chunks: Sequence[Chunk], k: int = 4, width: int = 1, **changes: bytes) -> bytes:
+    """A topk-2bit file; `width` as the page says for 4 of 16; `changes` replace whole tensors."""
+    gaps = [gap for places, *_ in chunks for gap in _gaps(places)]
     codes = [code for chunk in chunks for code in chunk[1]]
-    scales = b"".join(struct.pack("<HH", low, high) for _, _, low, high in chunks)
-    parts = {
-        "scales": ("BF16", [len(chunks), 2], scales),
-        "codes": ("U8", None, _stream(codes, 2)),
-        "indices": ("U8", None, _stream(places, 12)),
+    unary = "".join("0" * (gap >> width) + "1" for gap in gaps)
+    bodies = {
+        "scales": b"".join(struct.pack("<HH", low, high) for _, _, low, high in chunks),
+        "codes": _stream(codes, 2),
+        "k": struct.pack("<I", k),
+        "lows": _stream([gap % (1 << width) for gap in gaps], width),
+        "quotients": _stream([int(bit) for bit in unary], 1),
+    } | changes
+    parts: dict[str, tuple[str, list[int] | None, bytes]] = {
+        n: ("U8", None, body) for n, body in bodies.items()
     }
-    return safetensors_file(parts)
+    return safetensors_file(parts | {"scales": ("BF16", [len(chunks), 2], bodies["scales"])})
+
+
+def _gaps(places: list[int]) -> list[int]:
+    return [place - before - 1 for before, place in zip([-1, *places], places, strict=False)]
 
 
 def safetensors_file(parts: dict[str, tuple[str, list[int] | None, bytes]], **extra: object) -> bytes:

@@ -1,0 +1,46 @@
+"""Codecs: what a trainer's update looks like on the wire (Protocol sections 5 and 13, docs/codecs.md).
+
+All are canonical: one update has one encoding, and the decoder refuses every other byte string with a
+reason. All decode to numbers that are the same on every machine, and so is an update's norm.
+"""
+
+from earnest.client.diloco.codecs.adaptive import inner_steps
+from earnest.client.diloco.codecs.codec import Codec, CodecMemory, Encoded
+from earnest.client.diloco.codecs.dense import DenseBf16
+from earnest.client.diloco.codecs.feedback import uncounted
+from earnest.client.diloco.codecs.topk import Topk2Bit
+from earnest.client.diloco.codecs.update import Update, exact_norm
+from earnest.client.diloco.state import Spec
+from earnest.client.diloco.tensorfile import PayloadError
+from earnest.protocol.recipe import CodecChoice
+
+__all__ = [
+    "Codec",
+    "CodecMemory",
+    "DenseBf16",
+    "Encoded",
+    "PayloadError",
+    "Topk2Bit",
+    "Update",
+    "exact_norm",
+    "inner_steps",
+    "make_codec",
+    "uncounted",
+]
+
+
+def make_codec(choice: CodecChoice, spec: Spec) -> Codec:
+    """The codec that a recipe names, for one model. Raises ValueError for one we don't have."""
+    match choice.name:
+        case "dense-bf16":
+            return DenseBf16(spec, choice.error_feedback)
+        case "topk-2bit":
+            return Topk2Bit(
+                spec,
+                choice.k,
+                choice.chunk,
+                choice.error_feedback,
+                k_min=choice.k_min,
+                energy=choice.energy,
+            )
+    raise ValueError(f"no codec named {choice.name!r}; there are dense-bf16 and topk-2bit")
