@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 import dcap_qvl
 from cryptography import x509
@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from eth_hash.auto import keccak
 
+from earnest.client.attestation.evidence import Evidence
 from earnest.protocol.attestation import (
     Claims,
     Policy,
@@ -73,19 +74,6 @@ GENUINE = (
     ("freshness", "nothing has expired"),
     ("revocation", "nothing is revoked"),
 )
-
-
-class Evidence(Protocol):
-    """What is served under the evidence root of a registration."""
-
-    @property
-    def quote(self) -> bytes: ...
-    @property
-    def collateral(self) -> bytes: ...
-    @property
-    def event_log(self) -> bytes | None: ...
-    @property
-    def gpu(self) -> bytes | None: ...
 
 
 @dataclass(frozen=True)
@@ -167,6 +155,41 @@ def verify_quote(
     )
 
 
+def verify_under(
+    quote: bytes,
+    collateral: bytes,
+    root: bytes,
+    at: int,
+    policy: Policy | None,
+    document: PolicyDocument = DEFAULT_DOCUMENT,
+    *,
+    event_log: bytes | None = None,
+) -> Verification:
+    """`verify_quote`, and what else a run's policy says of a quote that is not registered yet.
+
+    What only a registration has (whose key it is, GPU evidence) is not judged.
+    """
+    floor = 0 if policy is None else policy.evaluation_floor
+    found = verify_quote(quote, collateral, root, at, document, evaluation_floor=floor)
+    if found.unusable:
+        return found
+    parsed = parse_quote(quote)
+    rules = _event_checks(event_log, parsed, document)
+    if policy is not None:
+        same = found.root_id == policy.root_id
+        rules.insert(0, _policy_platform(parsed, policy))
+        rules.insert(0, Check("run's root", same, "the policy's" if same else "the policy pins another root"))
+    return replace(
+        found,
+        policy_accepted=found.policy_accepted and all(check.passed for check in rules),
+        checks=(*found.checks, *rules),
+        unchecked=(
+            *found.unchecked,
+            *(["GPU evidence: it comes with a registration"] if document.gpus else []),
+        ),
+    )
+
+
 def judge_registration(
     evidence: Evidence,
     registration: RegistrationFacts,
@@ -199,7 +222,7 @@ def judge_registration(
         return found
     quote = parse_quote(evidence.quote)
     record = _record_checks(evidence, quote, registration, found)
-    rules = [_policy_platform(quote, policy), *_event_checks(evidence, quote, document)]
+    rules = [_policy_platform(quote, policy), *_event_checks(evidence.event_log, quote, document)]
     unchecked = found.unchecked
     if document.gpus:
         gpu = verify_gpus(
@@ -401,7 +424,7 @@ def _record_checks(
         registration.run,
         registration.challenge,
     )
-    extra = sha256(evidence.gpu).digest() if evidence.gpu else bytes(32)
+    extra = evidence.gpu_digest()
     return [
         _same(
             "key binding", quote.report_data[:32], binding, "the quote is of another key, run or challenge"
@@ -450,13 +473,13 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     return True
 
 
-def _event_checks(evidence: Evidence, quote: Quote, document: PolicyDocument) -> list[Check]:
-    if evidence.event_log is None and not document.events:
+def _event_checks(event_log: bytes | None, quote: Quote, document: PolicyDocument) -> list[Check]:
+    if event_log is None and not document.events:
         return []
-    if evidence.event_log is None:
+    if event_log is None:
         return [Check("event log", False, "the policy asks for events, and there is no log")]
     if quote.tee != "tdx":
         return [Check("event log", False, "only a TDX quote has registers to replay it to")]
     measured = quote.measurements()
     registers = [measured[f"rtmr{index}"] for index in range(4)]
-    return check_event_log(evidence.event_log, registers, dict(document.events))
+    return check_event_log(event_log, registers, dict(document.events))

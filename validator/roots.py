@@ -2,8 +2,10 @@
 
 from typing import Final
 
-INTEL_ROOT_ID: Final = bytes.fromhex("89f72d7c488e5b53a77c23ebcb36970ef7eb5bcf6658e9b8292cfbe4703a8473")
-"""keccak256 of the public key x || y of Intel's SGX root."""
+from earnest.protocol.attestation import INTEL_ROOT_KEY, root_id
+
+INTEL_ROOT_ID: Final = root_id(INTEL_ROOT_KEY)
+"""Of Intel's SGX root, which certifies SGX and TDX."""
 
 INTEL_SGX_ROOT_CA: Final = b"""\
 -----BEGIN CERTIFICATE-----

@@ -113,8 +113,9 @@ def _detached(token: bytes) -> tuple[_Token, dict[str, _Token]]:
         raise ValueError("too deep") from error
     match document:
         case [["JWT", str(overall)], dict(devices)] if 1 <= len(devices) <= MAX_GPUS:
-            if odd := next((name for name in devices if not re.fullmatch(r"GPU-\d{1,3}", name)), None):
-                raise ValueError(f"{odd[:32]!r} is no GPU")
+            odd = [name for name in devices if not re.fullmatch(r"GPU-\d{1,3}", name)]
+            if odd:
+                raise ValueError(f"{odd[0][:32]!r} is no GPU")
             return _token(overall), {name: _token(raw) for name, raw in devices.items()}
     raise ValueError(f"not an overall token and those of 1 to {MAX_GPUS} GPUs")
 
