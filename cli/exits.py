@@ -46,6 +46,8 @@ USAGE_ERRORS = frozenset(
         "AmountError",
         "ManifestError",
         "NetworkError",
+        "PolicyFileError",
+        "RootError",
         "RunFileError",
         "SettingsError",
         "TaskError",

@@ -33,16 +33,17 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
     from earnest.client.diloco.state import state_root
     from earnest.client.tasks.task import load_task
 
-    admission = run_file.admitted()
+    admission, policy = run_file.admitted(), run_file.read_policy()
     with progress(session.world.stderr, "building the initial state"):
         recipe = run_file.make_recipe()
         initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
-    params = run_file.params(recipe, state_root(initial), session.chain.head().time, session.decimals)
-    check_params(params, session.chain.head().time, session.network.block_time_s, session.finality_s)
+    now = session.chain.head().time
+    params = run_file.params(recipe, state_root(initial), now, session.decimals, policy)
+    check_params(params, now, session.network.block_time_s, session.finality_s)
     store = ObjectStore("memory:///" if session.flags.dry_run else session.public_folder)
-    root = publish(store, recipe, admission, initial)
+    root = publish(store, recipe, admission, initial, policy)
     uri = f"{_files_url(session)}/{root.hex()}"
-    for remark in remarks(params, recipe):
+    for remark in remarks(params, recipe, policy):
         session.notice(remark)
     session.notice(f"The budget is {session.tokens(params.budget)}.")
     steps = fund_steps(session.contracts, session.account, params, uri, session.at)
@@ -50,6 +51,8 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
         "uri": uri,
         "recipe_hash": recipe.hash(),
         "initial_state": params.initial_state,
+        "verification": run_file.verification,
+        "attestation_policy": None if policy is None else policy.hash,
         "start": params.start,
         "rounds": params.rounds,
         "params": asdict(params),

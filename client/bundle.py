@@ -1,4 +1,4 @@
-"""What a run's URI points at: the recipe, who is admitted, and the initial state (Protocol section 3).
+"""What a run's URI points at: recipe, who is admitted, attestation policy, initial state (Protocol sections 3, 11).
 
 The URI is `<base>/<root>`: the bundle is an object like any other, so nobody can serve two versions of it, and its
 parts must match what the contract fixed.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 from eth_utils.address import to_checksum_address
 
+from earnest.client.attestation.policy import PolicyFile, PolicyFileError
 from earnest.client.diloco.state import (
     Spec,
     State,
@@ -38,19 +39,24 @@ class BundleError(EarnestError):
     """The files of a run are not the ones that its contract names."""
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     recipe: str
     admission: list[tuple[str, int]]
     initial_state: str
+    attestation: str | None = None
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run's files, apart from the initial state itself. `admission` lists (account, role)."""
+    """A run's files, apart from the initial state itself. `admission` lists (account, role).
+
+    `attestation` is the policy of a run that takes attestations.
+    """
 
     recipe: Recipe
     admission: tuple[tuple[str, Role], ...]
     initial_state: bytes
+    attestation: PolicyFile | None = None
 
     def to_bytes(self) -> bytes:
         """Canonical JSON."""
@@ -58,6 +64,7 @@ class Bundle:
             recipe=self.recipe.to_json().decode(),
             admission=[(account, int(role)) for account, role in self.admission],
             initial_state=self.initial_state.hex(),
+            attestation=None if self.attestation is None else self.attestation.to_bytes().decode(),
         )
         return msgspec.json.encode(document, order="sorted")
 
@@ -67,23 +74,27 @@ class Bundle:
         try:
             check_depth(data)
             document = msgspec.json.decode(data, type=_Document)
+            policy = document.attestation
             return Bundle(
                 Recipe.from_json(document.recipe.encode()),
                 tuple((_address(account), Role(role)) for account, role in document.admission),
                 _root(document.initial_state),
+                None if policy is None else PolicyFile.from_bytes(policy.encode()),
             )
-        except (msgspec.MsgspecError, RecipeError, ValueError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecipeError, PolicyFileError, ValueError, RecursionError) as error:
             raise BundleError(
                 f"the run's bundle cannot be read: {error}", "ask the sponsor for the right URI"
             ) from error
 
     def check(self, params: RunParams) -> None:
-        """Raises BundleError unless recipe, admission list and initial state are the run's."""
+        """Raises BundleError unless recipe, admission list, initial state and attestation policy are the run's."""
         admitted = admission_root(self.admission) if self.admission else bytes(32)
+        policy = bytes(32) if self.attestation is None else self.attestation.hash
         for name, ours, fixed in (
             ("recipe", self.recipe.hash(), params.recipe_hash),
             ("admission list", admitted, params.admission_root),
             ("initial state", self.initial_state, params.initial_state),
+            ("attestation policy", policy, params.attestation_policy),
         ):
             if ours != fixed:
                 raise BundleError(
@@ -108,11 +119,15 @@ class RunFiles:
 
 
 def publish(
-    store: ObjectStore, recipe: Recipe, admission: tuple[tuple[str, Role], ...], initial: State
+    store: ObjectStore,
+    recipe: Recipe,
+    admission: tuple[tuple[str, Role], ...],
+    initial: State,
+    attestation: PolicyFile | None = None,
 ) -> bytes:
     """Puts the bundle and the initial state into `store`; returns the bundle's root, the URI's last part."""
     root = store.put(to_bytes(initial))
-    return store.put(Bundle(recipe, admission, root).to_bytes())
+    return store.put(Bundle(recipe, admission, root, attestation).to_bytes())
 
 
 def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:

@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from earnest.client.addresses import checked_address
 from earnest.client.amounts import parse_amount
+from earnest.client.attestation.policy import PolicyFile
 from earnest.client.errors import EarnestError
 from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import Recipe, RecipeError
-from earnest.protocol.run import RunParams
+from earnest.protocol.run import ZERO_HASH, Level, RunParams
 from earnest.protocol.verdicts import Role
 
 FINALITY_FACTOR = 2
@@ -34,6 +35,11 @@ class RunFileError(EarnestError):
 
 Tokens = str | int
 """An amount of the token; a fraction is written as text, since TOML's own would be rounded."""
+
+
+Verification = Literal["incentive", "attested", "accepted"]
+LEVELS = {"incentive": Level.INCENTIVE, "attested": Level.ATTESTED, "accepted": Level.OPTIONAL}
+"""What the file calls the levels: attestations not taken, required, or taken and shown."""
 
 
 class _PerRole(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -82,12 +88,17 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     admission: _Admission
     recipe: dict[str, Any]
     penalties: _Penalties = _Penalties()
+    verification: Verification = "incentive"
+    attestation_policy: str | None = None
+    """Path of a policy file, from where the run file is."""
 
     @staticmethod
     def read(path: Path) -> RunFile:
         """Raises RunFileError with the offending key."""
         try:
-            return msgspec.toml.decode(path.read_bytes(), type=RunFile)
+            found = msgspec.toml.decode(path.read_bytes(), type=RunFile)
+            policy = found.attestation_policy
+            return found.changed({"attestation_policy": None if policy is None else str(path.parent / policy)})
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RunFileError(
                 f"{path} is not a run file: {error}", "see `earnest run create --example`"
@@ -114,6 +125,16 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         if Role.VALIDATOR not in {role for _, role in found}:
             raise RunFileError("the run admits no validator", "list at least one under [admission]")
         return found
+
+    def read_policy(self) -> PolicyFile | None:
+        """The attestation policy, None where the run takes none. Raises RunFileError or PolicyFileError."""
+        if (self.verification == "incentive") != (self.attestation_policy is None):
+            told = "names no attestation_policy" if self.attestation_policy is None else "names an attestation_policy"
+            raise RunFileError(
+                f'the run file {told}, its verification is "{self.verification}"',
+                'with verification = "attested" or "accepted" give the path of a policy file, else none',
+            )
+        return None if self.attestation_policy is None else PolicyFile.read(Path(self.attestation_policy))
 
     def make_recipe(self) -> Recipe:
         """The recipe, with the defaults of `earnest.protocol.recipe` for what the file leaves out.
@@ -143,8 +164,15 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             recipe = replace(recipe, max_payload_bytes=make_codec(recipe.codec, layout).payload_bytes)
         return recipe
 
-    def params(self, recipe: Recipe, initial_state: bytes, now: int, decimals: int) -> RunParams:
-        """The contract's parameters for a run created at block time `now`. Raises AmountError."""
+    def params(
+        self,
+        recipe: Recipe,
+        initial_state: bytes,
+        now: int,
+        decimals: int,
+        policy: PolicyFile | None = None,
+    ) -> RunParams:
+        """The contract's parameters for a run created at block time `now`; `policy` as read. Raises AmountError."""
 
         def wei(amount: Tokens) -> int:
             return parse_amount(str(amount), decimals)
@@ -163,6 +191,8 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             trainer_min_bond=wei(self.bond.trainer),
             validator_min_bond=wei(self.bond.validator),
             exit_delay=exit_delay,
+            verification=LEVELS[self.verification],
+            attestation_policy=ZERO_HASH if policy is None else policy.hash,
             open_trainers=self.admission.open_trainers,
             admission_root=admission_root(admission),
             recipe_hash=recipe.hash(),
@@ -190,7 +220,7 @@ def check_params(params: RunParams, now: int, block_time_s: float, finality_s: f
         raise RunFileError(f"no run can have these terms: {'; '.join(problems)}", "correct the run file")
 
 
-def remarks(params: RunParams, recipe: Recipe) -> list[str]:
+def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None) -> list[str]:
     """What a sponsor should know before paying, in plain sentences."""
     found = [
         f"The trainer pool is a ceiling: honest trainers are paid about {PAID_SHARE:.0%} of it, the rest comes back."
@@ -201,6 +231,8 @@ def remarks(params: RunParams, recipe: Recipe) -> list[str]:
         found.append(
             f"With every seat taken the pool lasts {fresh} rounds; after that samples repeat, also those that judge."
         )
+    if policy is not None:
+        found.append(f"Keys are taken from machines under this root: {policy.root_name}.")
     return found
 
 

@@ -21,6 +21,7 @@ from earnest.client.attestation.attester import (
     check_report_data,
 )
 from earnest.client.attestation.roots import INTEL_ROOT_ID
+from earnest.client.nesting import check_depth
 
 SOCKETS = (
     Path("/var/run/dstack.sock"),
@@ -90,6 +91,7 @@ class DstackAttester:
         if len(content) > MAX_ANSWER_BYTES:
             raise AttesterError("the dstack agent's answer is too long", "update dstack")
         try:
+            check_depth(content)
             answer = json.loads(content)
         except ValueError as error:
             raise AttesterError("the dstack agent's answer is not JSON", "update dstack") from error

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from earnest.client.attestation.attester import MAX_QUOTE_BYTES
 from earnest.client.errors import EarnestError
+from earnest.client.nesting import check_depth
 from earnest.protocol.collateral import CollateralError, canonical_collateral, collateral_digest
 from earnest.protocol.merkle import content_root
 
@@ -91,8 +92,9 @@ class Evidence:
         if len(content) > MAX_EVIDENCE_BYTES:
             raise _wrong(f"it has {len(content)} bytes, at most {MAX_EVIDENCE_BYTES} are taken")
         try:
+            check_depth(content)
             document = json.loads(content.decode("ascii"))
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise _wrong("it is not JSON") from error
         if not isinstance(document, dict) or tuple(sorted(document)) != FIELDS:
             raise _wrong(f"it does not have exactly the fields {', '.join(FIELDS)}")

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from earnest.client.attestation.roots import root_name
 from earnest.client.errors import EarnestError
+from earnest.client.nesting import check_depth
 from earnest.protocol.attestation import Policy, PolicyError, pck_chain, root_id
 from earnest.protocol.attestation_policy import PolicyDocument, PolicyDocumentError
 from earnest.protocol.certificate import CertificateError, parse_certificate, pem_to_ders
@@ -70,8 +71,9 @@ class PolicyFile:
         if len(content) > MAX_POLICY_BYTES:
             raise _wrong(f"it has {len(content)} bytes, at most {MAX_POLICY_BYTES} are taken")
         try:
+            check_depth(content)
             whole = json.loads(content, object_pairs_hook=_unique)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise _wrong(f"it is not JSON: {error}") from error
         if not isinstance(whole, dict) or tuple(sorted(whole)) != FIELDS:
             raise _wrong(f"it does not have exactly the fields {' and '.join(FIELDS)}")

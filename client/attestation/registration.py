@@ -216,8 +216,7 @@ class KeyKeeper:
             check=self._check,
         )
         self._store.put(prepared.evidence.to_bytes())
-        call = self._registry.register(prepared.registration, self.policy.policy, prepared.parts)
-        return self._outbox.send(name, call, deadline=at.time + PATIENCE_S)
+        return name, self._registry.register(prepared.registration, self.policy.policy, prepared.parts)
 
     def sign(self, round: int, manifest_hash: bytes, start: int, at: BlockRef) -> bytes:
         """The attestation of a manifest, 64 bytes, for `reveal`; empty without a key of ours that counts at `start`.
