@@ -39,9 +39,18 @@ GROUPS = (
     ("keys", "keys:app", EVERYONE, "Make, import and list key files.", "keys new mine"),
     ("stake", "stake:app", EVERYONE, "Move tokens: into the vault, into bonds, out again.", "stake show"),
     ("token", "token:app", EVERYONE, "Mint play tokens, on local chains.", "token mint 1000"),
+    ("plan", "plan:app", EVERYONE, "What a run will cost: bytes, seconds, gas, privacy.", "plan training"),
+    ("task", "task:app", EVERYONE, "Check a Task before anybody stakes on it.", "task check recipe.json"),
     ("deploy", "deploy:app", DEPLOYER, "Plan, carry out and verify a deployment.", "deploy verify"),
     ("run", "run:app", SPONSOR, "Open, show, join, leave, settle and end runs.", "run show 1"),
     ("seat", "seat:app", SPONSOR, "Show a seat, change its operator or its address.", "seat show 1"),
+    (
+        "attest",
+        "attest:app",
+        SPONSOR,
+        "Attested runs: check and make quotes and policies, register and show keys.",
+        "attest verify quote.bin --collateral collateral.json --at 1767225600",
+    ),
     ("penalty", "penalty:app", SPONSOR, "Show penalties and contest one.", "penalty show 1"),
     ("trainer", "nodes:trainer", NODES, "Run a trainer node.", "trainer start 1 --serve 0.0.0.0:9100"),
     (

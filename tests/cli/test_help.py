@@ -13,7 +13,8 @@ from earnest.cli.app import app
 from earnest.cli.exits import MEANINGS, Exit
 from tests.cli.conftest import Result
 
-EXPECTED = """demo devnet status doctor claim keys new keys import keys list token mint deploy plan deploy run
+EXPECTED = """demo devnet status doctor claim keys new keys import keys list token mint plan training plan privacy task check
+task export deploy plan deploy run
 deploy verify run create run serve run show run end run join run leave run sync run settle seat operator seat uri
 seat show stake deposit stake withdraw stake bond stake exit stake show trainer start validator start penalty show
 penalty contest"""
@@ -33,7 +34,19 @@ COMMANDS = sorted(leaves(app))
 
 def test_every_command_of_the_list_is_there() -> None:
     words = EXPECTED.split()
-    groups = {"keys", "token", "deploy", "run", "seat", "stake", "trainer", "validator", "penalty"}
+    groups = {
+        "keys",
+        "token",
+        "deploy",
+        "run",
+        "seat",
+        "stake",
+        "trainer",
+        "validator",
+        "penalty",
+        "plan",
+        "task",
+    }
     expected, position = set(), 0
     while position < len(words):
         size = 2 if words[position] in groups else 1

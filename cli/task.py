@@ -1,0 +1,175 @@
+"""`earnest task`: is a Task fit for a run, and what a run made of its model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from earnest.cli.app import make_group
+from earnest.cli.exits import Exit, UsageError
+from earnest.cli.flags import Flags
+from earnest.cli.output import Answer, progress, table
+
+if TYPE_CHECKING:
+    from earnest.client.tasks.check import CheckReport, Subject
+    from earnest.protocol.recipe import Recipe
+
+app = make_group("task")
+PLAIN = Flags()
+Count = Annotated[int, Parameter(validator=Number(gte=1, lte=1000))]
+
+
+@app.command
+def check(
+    subject: str,
+    /,
+    *,
+    option: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    steps: Count = 3,
+    threads: Count = 1,
+    flags: Flags = PLAIN,
+) -> Answer:
+    """Prove that a Task is deterministic, and keeps the other rules, before anybody stakes on it.
+
+    Two fresh processes build, draw, measure and train; what comes out must be the same to the last bit.
+
+    Example: earnest task check earnest.client.tasks.shakespeare:Shakespeare --option layers=1
+
+    Parameters
+    ----------
+    subject
+        A recipe or run file, or a Task as package.module:Class.
+    option
+        An option of the Task, name=value; repeat it for more. Not with a file, which has its own.
+    steps
+        Inner steps to train.
+    threads
+        CPU threads.
+    """
+    from earnest.client.tasks.check import check_task
+
+    chosen = _subject(subject, option)
+    with progress(flags.world.stderr, f"checking {chosen.task}"):
+        report = check_task(chosen, threads=threads, steps=steps)
+    return _answer(report)
+
+
+@app.command
+def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) -> Answer:
+    """Write the model of a state as a folder: in Hugging Face's format where the Task has one, else as safetensors.
+
+    Example: earnest task export recipe.json state.bin model
+
+    Parameters
+    ----------
+    recipe
+        The run's recipe.
+    state
+        A state file of the run, as its nodes serve it under the state's root.
+    folder
+        A new folder.
+    """
+    from safetensors.torch import save_file
+
+    from earnest.client.diloco.state import Spec, StateError, from_bytes, read_parameters, state_root
+    from earnest.client.tasks.task import load_task
+
+    if folder.exists():
+        raise UsageError(f"{folder} is already there", "name a new folder")
+    rules = _recipe(recipe)
+    task = load_task(rules.task, rules.task_options)
+    layout = Spec.of(read_parameters(task.build_model(rules.seed)))
+    try:
+        found = from_bytes(_read(state), layout)
+    except StateError as error:
+        raise UsageError(f"{state}: {error}", "take a state file of a run with this recipe") from error
+    folder.mkdir(parents=True)
+    write = getattr(task, "export", None)
+    if callable(write):
+        write(found.parameters, folder)
+    else:
+        save_file(found.parameters, folder / "model.safetensors")
+    files = sorted(path.name for path in folder.iterdir())
+    document = {
+        "folder": str(folder),
+        "files": files,
+        "state": state_root(found),
+        "parameters": layout.size,
+    }
+    return Answer(document, [f"{layout.size:,} parameters in {folder}: {', '.join(files)}"])
+
+
+def _subject(named: str, option: tuple[str, ...]) -> Subject:
+    from earnest.client.tasks.check import Subject
+
+    path = Path(named)
+    if path.is_file():
+        if option:
+            raise UsageError("the file has the Task's options already", "change them there")
+        return Subject.of(_recipe(path))
+    if ":" not in named:
+        raise UsageError(f"no file {named}", "give a recipe, or a Task as package.module:Class")
+    return Subject(named, dict(_option(text) for text in option))
+
+
+def _option(text: str) -> tuple[str, int | float | str | bool]:
+    """name=value; the value as JSON where it is a number, true or false, else as text."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise UsageError(f"{text!r} is no option", "write name=value")
+    try:
+        read = json.loads(value)
+    except ValueError:
+        read = value
+    return name, read if isinstance(read, int | float | bool) else value
+
+
+def _recipe(path: Path) -> Recipe:
+    from earnest.client.run_file import RunFile
+    from earnest.protocol.recipe import Recipe, RecipeError
+
+    if path.suffix == ".toml":
+        return RunFile.read(path).make_recipe()
+    try:
+        return Recipe.from_json(_read(path))
+    except RecipeError as error:
+        raise UsageError(f"{path}: {error}", "correct the recipe") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "name a file") from error
+
+
+def _answer(report: CheckReport) -> Answer:
+    failed = [finding for finding in report.findings if not finding.ok]
+    document: dict[str, Any] = {
+        "task": report.task,
+        "ok": report.ok,
+        "checks": [{"name": f.name, "ok": f.ok, "seen": f.seen} for f in report.findings],
+        "parameters": report.parameters,
+        "step_s": report.step_s,
+        "step_tokens": report.step_tokens,
+        "payload_bytes": dict(report.payload_bytes),
+    }
+    rows = [("ok" if f.ok else "FAILS", f.name, f.seen) for f in report.findings]
+    shown: list[Any] = [table(f"Task {report.task}", ("", "check", "seen"), rows), ""]
+    if report.parameters:
+        sizes = ", ".join(f"{name} {size:,} bytes" for name, size in report.payload_bytes.items())
+        shown += [
+            f"{report.parameters:,} parameters. An update, at most: {sizes}.",
+            f"A step here: about {report.step_s:.3g} s for {report.step_tokens:,} tokens; "
+            f"goes on with `earnest plan training --parameters {report.parameters} --step-s {report.step_s:.3g}`.",
+        ]
+    shown.append(
+        "Fit for a run, on this machine."
+        if report.ok
+        else f"Not fit for a run: {failed[0].name}: {failed[0].seen}."
+    )
+    return Answer(document, shown, Exit.OK if report.ok else Exit.REFUSED)
