@@ -16,8 +16,11 @@ HEADER_V5: constant(uint256) = 54          # with the body's type and size
 SGX_V3: constant(bytes8) = 0x0300020000000000        # version, key type ECDSA P-256, TEE type
 TDX_V4: constant(bytes8) = 0x0400020081000000
 TDX_V5: constant(bytes8) = 0x0500020081000000
-TD10: constant(bytes6) = 0x020048020000              # type 2, 584 bytes
-TD15: constant(bytes6) = 0x030088020000              # type 3, 648 bytes
+NAMED_TD10: constant(bytes6) = 0x020048020000         # type 2, 584 bytes
+NAMED_TD15: constant(bytes6) = 0x030088020000         # type 3, 648 bytes
+SGX: constant(uint256) = 384
+TD10: constant(uint256) = 584
+TD15: constant(uint256) = 648
 INTEL_QE: constant(bytes16) = 0x939a7233f79c4ca9940a0db3957f0607
 
 
@@ -28,25 +31,29 @@ def _read(quote: Bytes[702]) -> IAttestationRegistry.Claims:
     @notice What a quote says, if it is of a kind that may say it: not debuggable, no foreign hands on the TD.
     @return Claims without platform and PCK key, which the certificate names.
     """
-    assert len(quote) >= 432, "attestation: quote too short"
+    assert len(quote) >= HEADER + SGX, "attestation: quote too short"
     assert convert(slice(quote, 12, 16), bytes16) == INTEL_QE, "attestation: QE vendor not Intel"
     kind: bytes8 = convert(slice(quote, 0, 8), bytes8)
-    if kind == SGX_V3:
-        assert len(quote) == 432, "attestation: wrong quote length"
-        return self._enclave(quote)
+    body: uint256 = HEADER
+    size: uint256 = SGX
     if kind == TDX_V4:
-        assert len(quote) == 632, "attestation: wrong quote length"
-        return self._trust_domain(quote, HEADER)
-    assert kind == TDX_V5, "attestation: unknown quote format"
-    body: bytes6 = convert(slice(quote, 48, 6), bytes6)
-    if body == TD10:
-        assert len(quote) == 638, "attestation: wrong quote length"
+        size = TD10
+    elif kind == TDX_V5:
+        body = HEADER_V5
+        named: bytes6 = convert(slice(quote, HEADER, 6), bytes6)
+        assert named == NAMED_TD10 or named == NAMED_TD15, "attestation: unknown TD report"
+        size = TD15 if named == NAMED_TD15 else TD10
     else:
-        assert body == TD15, "attestation: unknown TD report"
-        assert len(quote) == 702, "attestation: wrong quote length"
-        bound: bool = extract32(quote, 654) != empty(bytes32) or extract32(quote, 670) != empty(bytes32)
+        assert kind == SGX_V3, "attestation: unknown quote format"
+    assert len(quote) == body + size, "attestation: wrong quote length"
+    if kind == SGX_V3:
+        return self._enclave(quote)
+    if size == TD15:
+        bound: bool = (
+            extract32(quote, body + 600) != empty(bytes32) or extract32(quote, body + 616) != empty(bytes32)
+        )
         assert not bound, "attestation: service TD bound"
-    return self._trust_domain(quote, HEADER_V5)
+    return self._trust_domain(quote, body)
 
 
 @internal

@@ -1,0 +1,145 @@
+"""A run whose trainers are attested: the real contracts, a P-256 verifier at 0x100, and a simulated vendor's quotes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyrevm
+
+from earnest.client.attestation.enclave_key import EnclaveKey
+from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
+from earnest.protocol.attestation import (
+    Claims,
+    Evidence,
+    Policy,
+    Registration,
+    challenge,
+    claims,
+    key_binding,
+    pck_chain,
+    registry_parts,
+    root_id,
+)
+from earnest.protocol.certificate import parse_certificate
+from earnest.protocol.quote import Quote, parse_quote
+from tests.contracts.harness import CHAIN_ID, Contract, Evm, System, account, compiled, system
+from tests.contracts.rounds import Run
+
+PRECOMPILE = "0x" + "00" * 18 + "0100"
+GUARDIAN = account("guardian")
+VENDOR = SimulatedVendor()
+DAY = 86_400
+
+
+def install_p256(evm: Evm, runtime: bytes | None = None) -> None:
+    """Put a verifier (or other code) where Osaka has its precompile."""
+    code = compiled("P256Verifier").runtime if runtime is None else runtime
+    evm.revm.insert_account_info(PRECOMPILE, pyrevm.AccountInfo(nonce=1, code=code))
+
+
+def policy_for(quote: Quote, **changes: Any) -> Policy:
+    """The narrowest policy that this quote passes, with `changes`."""
+    root = parse_certificate_at_the_end(quote)
+    policy = Policy(
+        root_id=root,
+        pck_cas=(pck_chain(quote)[1].public_key,),
+        qe_signer=quote.qe.mrsigner,
+        qe_product=quote.qe.product,
+        qe_min_svn=quote.qe.svn,
+        workloads=(quote.workload(),),
+        ttl_s=7 * DAY,
+        platform_keys=2,
+        guardian=GUARDIAN,
+    )
+    return replace(policy, **changes)
+
+
+def parse_certificate_at_the_end(quote: Quote) -> bytes:
+    """Root id of the chain in a quote."""
+    from earnest.protocol.certificate import pem_to_ders
+
+    return root_id(parse_certificate(pem_to_ders(quote.chain)[-1]).public_key)
+
+
+def deploy_registry(parts: System) -> Contract:
+    """The registry that the runs contract expects, as the deployer's next contract."""
+    registry = parts.evm.deploy(
+        "AttestationRegistry", parts.runs.address, parts.settlement.address, parts.vault.address
+    )
+    assert registry.address.lower() == parts.registry.lower()
+    return registry
+
+
+def enclave_key(label: str) -> EnclaveKey:
+    """A fixed enclave key for each label."""
+    return EnclaveKey(label.encode().rjust(32, b"\1"))
+
+
+@dataclass
+class AttestedRun:
+    """One attested run with seated trainers and the registry that its keys go through."""
+
+    run: Run
+    registry: Contract
+    policy: Policy
+
+    @classmethod
+    def create(cls, trainers: int = 3, parts: System | None = None, **changes: Any) -> AttestedRun:
+        """`changes` to the policy that takes simulated TDX quotes of the default code."""
+        parts = parts or system()
+        install_p256(parts.evm)
+        registry = deploy_registry(parts)
+        policy = policy_for(quote_of(SimulatedAttester(VENDOR), bytes(64)), **changes)
+        run = Run.create(parts, verification=2, attestation_policy=policy.hash())
+        run.join_trainers(trainers)
+        return cls(run, registry, policy)
+
+    @property
+    def evm(self) -> Evm:
+        return self.run.evm
+
+    def attempt(
+        self, trainer: int = 0, *, attester: SimulatedAttester | None = None, key: str = "key", **changes: Any
+    ) -> tuple[Registration, Evidence]:
+        """What a trainer would register now; `changes` to the registration are made before the quote."""
+        who = self.run.trainers[trainer]
+        registration = Registration(
+            run=self.run.id,
+            trainer=who,
+            key=enclave_key(key).address,
+            challenge_block=self.evm.number - 1,
+            evidence_root=b"\x0e" * 32,
+            collateral_digest=b"\x0c" * 32,
+        )
+        registration = replace(registration, **changes)
+        quote = quote_of(attester or SimulatedAttester(VENDOR), self.binding(registration) + bytes(32))
+        return registration, registry_parts(quote, self.policy.pck_cas)
+
+    def binding(self, r: Registration) -> bytes:
+        block_hash = self.evm.block_hash(r.challenge_block)
+        drawn = challenge(CHAIN_ID, self.registry.address, r.run, r.trainer, r.challenge_block, block_hash)
+        return key_binding(CHAIN_ID, self.registry.address, r.trainer, r.key, r.run, drawn)
+
+    def register(self, trainer: int = 0, **how: Any) -> Registration:
+        """A trainer registers a key, a block later than anything before."""
+        self.evm.mine()
+        registration, evidence = self.attempt(trainer, **how)
+        self.send(registration, evidence)
+        return registration
+
+    def send(self, registration: Registration, evidence: Evidence, sender: str | None = None) -> None:
+        self.registry.register(registration, self.policy, evidence, sender=sender or registration.trainer)
+
+    def enclave_key(self, trainer: int = 0) -> tuple[int, int]:
+        """Key and expiry that `reveal` goes by."""
+        word = self.run.system.runs.enclave_key(self.run.id, self.run.trainers[trainer])
+        return word & (2**160 - 1), word >> 160
+
+
+def quote_of(attester: SimulatedAttester, report_data: bytes) -> Quote:
+    return parse_quote(attester.quote(report_data).quote)
+
+
+def claims_of(attester: SimulatedAttester) -> Claims:
+    return claims(quote_of(attester, bytes(64)))
