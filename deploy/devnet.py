@@ -1,4 +1,4 @@
-"""The embedded chain: a whole Ethereum (eth-tester on py-evm, Prague rules) inside the process, for demo and tests.
+"""The embedded chain: eth-tester on py-evm (Prague, and Osaka's P-256 precompile) in the process, for demo and tests.
 
 It is an eth-tester chain (`devnet.tester`) with a backend of its own, because a chain that decides a demo's random
 seeds must not be random itself: eth-tester's draws `prevrandao` from the operating system and reads the wall clock,
@@ -24,6 +24,8 @@ from eth.constants import ZERO_ADDRESS
 from eth.db import get_db_backend
 from eth.exceptions import PyEVMError
 from eth.vm.forks.prague import PragueVM
+from eth.vm.forks.prague.computation import PragueComputation
+from eth.vm.forks.prague.state import PragueState
 from eth.vm.spoof import SpoofTransaction
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
@@ -36,6 +38,7 @@ from eth_utils.address import to_canonical_address
 from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException
 
+from earnest.deploy import p256
 from earnest.deploy.mempool import Mempool, Refused
 
 if TYPE_CHECKING:
@@ -329,6 +332,21 @@ class Devnet:
         return transactions, receipts
 
 
+PRECOMPILES = {**PragueComputation.get_precompiles(), Address(p256.ADDRESS): p256.p256_verify}
+
+
+class _Computation(PragueComputation):
+    _precompiles = PRECOMPILES
+
+
+class _State(PragueState):
+    computation_class = _Computation
+
+
+class _VM(PragueVM):
+    _state_class = _State
+
+
 class _Chain(MiningChain):
     """A chain whose pending block does not look at the wall clock."""
 
@@ -377,7 +395,7 @@ class _Backend(PyEVMBackend):
 
 
 def _genesis_chain(accounts: Mapping[str, int], chain_id: int, time: int) -> MiningChain:
-    chain_class = _Chain.configure("DevnetChain", vm_configuration=((0, PragueVM),), chain_id=chain_id)
+    chain_class = _Chain.configure("DevnetChain", vm_configuration=((0, _VM),), chain_id=chain_id)
     parameters = {
         "coinbase": ZERO_ADDRESS,
         "difficulty": 0,

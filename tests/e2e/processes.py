@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 import requests
 
 from earnest.client.chain.blockref import BlockRef
@@ -32,19 +29,13 @@ from earnest.client.party import Deployment
 from earnest.client.record import RunRecord
 from earnest.deploy.devnet import account
 from earnest.deploy.manifest import load_manifest
+from tests.anvil import KEY as ANVIL_KEY
+from tests.anvil import anvil_command, free_port
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "a good password"
 PATIENCE_S = 120.0
 GWEI, COIN = 10**9, 10**18
-ANVIL_KEY = bytes.fromhex("ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80")
-"""The first account of anvil's published test mnemonic: funded there, worth nothing anywhere."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until(so: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
@@ -247,8 +238,8 @@ def _start_devnet(made: Town, block_time_s: float) -> None:
 def _start_anvil(made: Town, block_time_s: float) -> None:
     port = free_port()
     made.url = f"http://127.0.0.1:{port}"
-    options = ["--port", str(port), "--block-time", f"{block_time_s:g}", "--silent"]
-    anvil = made.start("anvil", made.folder, [anvil_path(), *options], os.environ)
+    command = anvil_command(port, "--block-time", f"{block_time_s:g}")
+    anvil = made.start("anvil", made.folder, command, os.environ)
 
     def answers() -> bool:
         assert anvil.running, anvil.err
@@ -258,14 +249,6 @@ def _start_anvil(made: Town, block_time_s: float) -> None:
             return False
 
     wait_until(answers, "anvil answers")
-
-
-def anvil_path() -> str:
-    """Where anvil is. Skips the test where it is not installed, except in CI."""
-    found = shutil.which("anvil", path=f"{os.environ.get('PATH', '')}:{ROOT / 'node_modules/.bin'}")
-    if found is None and os.environ.get("CI") == "true":
-        pytest.fail("CI has to test against anvil: npm install @foundry-rs/anvil")
-    return found or pytest.skip("anvil is not installed: npm install --no-save @foundry-rs/anvil")
 
 
 class Watch:

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from earnest.protocol.verdicts import Role
-from tests.e2e.processes import COIN, Actor, Process, Town, Watch, free_port
+from tests.anvil import free_port
+from tests.e2e.processes import COIN, Actor, Process, Town, Watch
 
 RUN_FILE = """
 rounds = {rounds}

@@ -9,7 +9,7 @@ from typing import Self
 
 import requests
 
-from tests.e2e.processes import free_port
+from tests.anvil import free_port
 
 
 class _Quiet(BaseHTTPRequestHandler):
