@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from earnest.client.errors import EarnestError
+from earnest.protocol.quote import QuoteError, parse_quote
 
 REPORT_DATA_BYTES = 64
 """What a quote carries for its owner, in every format."""
@@ -69,5 +70,11 @@ def check_quote_is_for(quote: bytes, report_data: bytes, who: str) -> None:
             f"{who} gave a quote of {len(quote)} bytes, at most {MAX_QUOTE_BYTES} are plausible",
             "look at the quoting service's log",
         )
-    if report_data not in quote:
+    try:
+        over = parse_quote(quote).report_data
+    except QuoteError as error:
+        raise AttesterError(
+            f"{who} gave what is no quote: {error}", "use a platform with TDX or SGX quotes"
+        ) from error
+    if over != report_data:
         raise AttesterError(f"{who} gave a quote over other report data", "ask again")

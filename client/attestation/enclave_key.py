@@ -52,7 +52,7 @@ class EnclaveKey:
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_mode & 0o077:
                     raise StorageError(f"{path} can be read by others", f"chmod 600 {path}")
-                content = file.read(MAX_FILE_BYTES + 1)
+                content = file.read(MAX_FILE_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -60,12 +60,13 @@ class EnclaveKey:
         try:
             document = json.loads(content)
             key = EnclaveKey(bytes.fromhex(document["secret"]))
-            whole = document["version"] == VERSION and document["address"] == key.address
-        except (ValueError, TypeError, KeyError):
-            whole = False
-        if len(content) > MAX_FILE_BYTES or not whole:
-            raise StorageError(f"{path} is not an enclave key", "remove it; a new key is made and registered")
-        return key
+            if document["version"] != VERSION or document["address"] != key.address:
+                raise ValueError("another version, or another key's address")
+            return key
+        except (ValueError, TypeError, KeyError) as error:
+            raise StorageError(
+                f"{path} is not an enclave key", "remove it; a new key is made and registered"
+            ) from error
 
     def keep(self, path: Path) -> None:
         """Writes the key to `path`, whole or not at all; durable on return."""

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from eth_utils.address import to_checksum_address
-
 from earnest.client.attestation.attester import Attester, AttesterError, Quoted
 from earnest.client.attestation.enclave_key import EnclaveKey
 from earnest.client.attestation.evidence import Evidence, gpu_digest
@@ -21,6 +19,7 @@ from earnest.client.attestation.policy import PolicyFile, own_root_id
 from earnest.client.attestation.roots import root_name
 from earnest.client.chain.outbox import Status
 from earnest.client.errors import EarnestError
+from earnest.protocol.attestation import Evidence as Parts
 from earnest.protocol.attestation import Policy, Registration, key_binding, registry_parts, round_statement
 from earnest.protocol.quote import Quote, QuoteError, parse_quote
 
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
     from earnest.client.chain.contracts import Call
+    from earnest.client.chain.contracts import EnclaveKey as LiveKey
     from earnest.client.chain.outbox import Outbox
     from earnest.client.storage.journal import Journal
     from earnest.client.storage.objects import ObjectStore
 
-ADDRESS_BITS: Final = 160
 RENEW_SHARE: Final = 4
 """A key is renewed when less than this part of its time to live is left: a quarter."""
 
@@ -50,18 +49,18 @@ class RegistryContract(Protocol):
     @property
     def address(self) -> str: ...
 
-    def challenge(self, run: int, trainer: str, *, at: BlockRef) -> tuple[int, bytes]:
+    def challenge(self, run: int, trainer: str, at: BlockRef) -> tuple[int, bytes]:
         """A block's number and the challenge that it gives."""
         ...
 
-    def register(self, registration: Registration, policy: Policy, parts: bytes) -> Call: ...
+    def register(self, registration: Registration, policy: Policy, evidence: Parts) -> Call: ...
 
 
 class RunsContract(Protocol):
     """What it needs of TrainingRuns' wrapper."""
 
-    def enclave_key(self, run: int, trainer: str, *, at: BlockRef) -> int:
-        """Key and expiry in one word, 0 if there is none."""
+    def enclave_key(self, run: int, trainer: str, at: BlockRef) -> LiveKey | None:
+        """The key on the record with its expiry, None if there is none."""
         ...
 
 
@@ -84,33 +83,13 @@ class Place:
 
 
 @dataclass(frozen=True)
-class LiveKey:
-    """The key that the chain holds for a trainer: its address, and the second from which it no longer counts."""
-
-    address: str
-    expiry: int
-
-    @staticmethod
-    def of_word(word: int) -> LiveKey | None:
-        """The contract's word, or None for zero."""
-        if word == 0:
-            return None
-        address = to_checksum_address((word & ((1 << ADDRESS_BITS) - 1)).to_bytes(20))
-        return LiveKey(address, word >> ADDRESS_BITS)
-
-    def counts(self, time: int) -> bool:
-        """Whether it counts for a round that starts at `time`."""
-        return time < self.expiry
-
-
-@dataclass(frozen=True)
 class Prepared:
     """A registration ready to be sent, and the evidence to be published before that."""
 
     registration: Registration
     evidence: Evidence
     quote: Quote
-    parts: bytes
+    parts: Parts
 
 
 def prepare(
@@ -183,7 +162,7 @@ class KeyKeeper:
 
     def live(self, at: BlockRef) -> LiveKey | None:
         """The key that the chain holds for this trainer at `at`, whoever has it."""
-        return LiveKey.of_word(self._runs.enclave_key(self.place.run, self.place.trainer, at=at))
+        return self._runs.enclave_key(self.place.run, self.place.trainer, at)
 
     def due(self, at: BlockRef) -> bool:
         """Whether a key should be registered now: there is none of ours, or a quarter of its time is left."""
@@ -197,14 +176,17 @@ class KeyKeeper:
 
         None: not mined in time; call it again. Raises RegistrationError, AttesterError, and what the outbox raises.
         """
+        name, call = self.next_call(at)
+        return self._outbox.send(name, call, deadline=at.time + PATIENCE_S)
+
+    def next_call(self, at: BlockRef) -> tuple[str, Call]:
+        """What `renew` sends, and its name in the outbox. By then key and evidence are on disk."""
         key = self._pending(at)
         name = self._intent(key.address)
         intent = self._journal.intent(name)
-        if (
-            intent is not None and intent.status == Status.OPEN
-        ):  # written down before we were killed: goes on as it is
-            return self._outbox.send(name, _again(intent.to, intent.data, intent.value))
-        challenge = self._registry.challenge(self.place.run, self.place.trainer, at=at)
+        if intent is not None and intent.status == Status.OPEN:
+            return name, _again(intent.to, intent.data, intent.value)  # written down before we were killed
+        challenge = self._registry.challenge(self.place.run, self.place.trainer, at)
         prepared = prepare(
             self.attester,
             key.address,
@@ -224,7 +206,7 @@ class KeyKeeper:
         `start` is the round's t0. The key is read from the chain: what the contract will compare with.
         """
         live = self.live(at)
-        key = None if live is None or not live.counts(start) else self._key(live.address)
+        key = None if live is None or live.expiry <= start else self._key(live.address)
         return b"" if key is None else key.sign(self.place.statement(round, manifest_hash))
 
     # Keys

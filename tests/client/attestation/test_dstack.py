@@ -48,7 +48,7 @@ class Agent:
             def address_string(self) -> str:
                 return "unix"
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, format: str, *args: Any) -> None:
                 pass
 
         return ThreadingUnixStreamServer(str(self.socket), Handler)
@@ -99,10 +99,11 @@ def test_no_agent_is_told_apart_from_a_failing_one(tmp_path: Path, agent: Agent)
         (b'{"quote": 7, "event_log": ""}', "no quote"),
         (b'{"quote": "zz", "event_log": ""}', "not hex"),
         (b'{"quote": "", "event_log": ""}', "plausible"),
+        (b'{"quote": "04", "event_log": ""}', "no quote"),
         (b'{"quote": "%s", "event_log": ""}' % (b"00" * 20_000), "plausible"),
         (b" " * (MAX_ANSWER_BYTES + 1), "too long"),
     ],
-    ids=["empty", "html", "list", "nothing", "number", "text", "none", "long", "endless"],
+    ids=["empty", "html", "list", "nothing", "number", "text", "none", "short", "long", "endless"],
 )
 def test_an_odd_answer_is_an_error(agent: Agent, body: bytes, reason: str) -> None:
     agent.body = body
