@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import structlog
 from torch import Tensor
 
 from earnest.client.diloco.engine import LocalRound, TrainerMemory, TrainingDiverged
+from earnest.client.diloco.precision import DeviceError
 from earnest.client.diloco.state import State
 from earnest.client.errors import EarnestError
 from earnest.client.parallel.frames import Disconnected, receive_frame, send_frame
@@ -37,7 +38,8 @@ log = structlog.get_logger()
 
 POLL_S = 0.2
 GRACE_S = 15.0
-SAID = {kind.__name__: kind for kind in (TrainingDiverged, LayoutError, TaskError)}
+START_S = 600.0  # other hosts may be slow to join
+SAID = {kind.__name__: kind for kind in (TrainingDiverged, LayoutError, TaskError, DeviceError)}
 
 
 class WorkersFailed(EarnestError):
@@ -48,7 +50,7 @@ class WorkersFailed(EarnestError):
 class Hosts:
     """Where the processes run: `here` on the node's host, the rest on others that dial `address`:`port`.
 
-    With one host nothing else is needed. `address` is a name or IP of this host in the private network that the
+    With one host `here` is all. `address` is a name or IP of this host in the private network that the
     hosts share: what they say to each other is neither encrypted nor authenticated.
     """
 
@@ -61,8 +63,8 @@ class Hosts:
 class ParallelTrainer:
     """The engine's LocalTrainer, done by `layout.processes` processes. Close it, or use it in a `with`.
 
-    `timeout_s`: a process that says nothing for so long is dead. It must exceed the slowest step.
-    Processes are started by the first round, and again by the first round after they died.
+    Processes are started by the first round, and again by the first round after they died. Several trainers (other
+    recipes, other layouts of as many processes) may take turns on the same `processes`.
     """
 
     def __init__(
@@ -70,20 +72,18 @@ class ParallelTrainer:
         recipe: Recipe,
         rounds: int,
         layout: Layout,
+        processes: Processes | None = None,
         *,
-        hosts: Hosts | None = None,
         device: str = "cpu",
         threads: int = 1,
-        timeout_s: float = 300.0,
     ) -> None:
         if recipe.data == "private":
             raise LayoutError(
                 "private data is handed to one process", "train runs with private data without a layout"
             )
         self.recipe, self.rounds, self.layout = recipe, rounds, layout
-        self.hosts = hosts or Hosts(here=layout.processes)
-        self._device, self._threads, self._timeout_s = device, threads, timeout_s
-        self._crew: _Crew | None = None
+        self.processes = processes or Processes(Hosts(here=layout.processes))
+        self._device, self._threads = device, threads
         self._held: dict[str, bytes] = {}
 
     def __enter__(self) -> ParallelTrainer:
@@ -97,10 +97,7 @@ class ParallelTrainer:
         self._load(state)
         inner = {name: value for name, value in memory.inner.items() if not name.startswith("scaler/")}
         answer, tensors = self._do({"do": "train", "ids": list(ids), "round": round}, inner)
-        gradient, inner = (
-            {name[len(kind) :]: value for name, value in tensors.items() if name.startswith(kind)}
-            for kind in ("gradient/", "inner/")
-        )
+        gradient, inner = _folders(tensors, "gradient/", "inner/")
         memory.inner = inner
         return LocalRound(gradient, answer["losses"], len(answer["losses"]), answer["tokens"])
 
@@ -116,26 +113,16 @@ class ParallelTrainer:
     def state(self) -> State:
         """The state that the stages hold, put together."""
         answer, tensors = self._do({"do": "read"})
-        parameters, momentum = (
-            {name.partition("/")[0]: value for name, value in tensors.items() if name.endswith(kind)}
-            for kind in ("/parameter", "/momentum")
-        )
+        parameters, momentum = _folders(tensors, "parameter/", "momentum/")
         return State(parameters, momentum, float.fromhex(answer["clip_norm"]))
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes on this host, in the order of their ranks; none before the first round."""
-        return list(self._crew.pids) if self._crew else []
 
     def close(self) -> None:
         """Ends the processes."""
-        if self._crew:
-            self._crew.close()
-        self._crew, self._held = None, {}
+        self.processes.close()
 
     def _load(self, state: State) -> None:
         """Sends what the processes do not hold of `state` yet."""
-        self._started()
+        self._begin()
         wanted = {name: digest(value, state.momentum[name]) for name, value in state.parameters.items()}
         missing = [name for name, value in wanted.items() if self._held.get(name) != value]
         tensors = {f"{name}/parameter": state.parameters[name] for name in missing}
@@ -144,47 +131,72 @@ class ParallelTrainer:
         self._do({"do": "load", "clip_norm": state.clip_norm.hex()}, tensors)
         self._held = wanted
 
-    def _started(self) -> _Crew:
-        if self._crew is None:
-            self._held = {}
-            self._crew = _Crew(self.layout, self.hosts, self._timeout_s, self._threads)
-            begun, _ = self._do(
-                {
-                    "do": "begin",
-                    "recipe": self.recipe.to_json().decode(),
-                    "layout": str(self.layout),
-                    "rounds": self.rounds,
-                    "device": self._device,
-                    "threads": self._threads,
-                }
-            )
-            self._crew.pids = begun["pids"]
-            log.info("processes started", layout=str(self.layout), processes=self.layout.processes)
-        return self._crew
+    def _begin(self) -> None:
+        """Has the processes serve this trainer, new ones if need be. Nobody holds any state then."""
+        if self.processes.serving is self:
+            return
+        self._held, self.processes.serving = {}, None
+        command = {
+            "do": "begin",
+            "recipe": self.recipe.to_json().decode(),
+            "layout": str(self.layout),
+            "rounds": self.rounds,
+            "device": self._device,
+            "threads": self._threads,
+        }
+        self.processes.ask(command)
+        self.processes.serving = self
+        log.info("processes ready", layout=str(self.layout), processes=self.layout.processes)
 
     def _do(
         self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """One command and its answer; processes that fail are ended, and said to have."""
-        crew = self._started() if command["do"] != "begin" else self._crew
-        assert crew is not None
+        self._begin()
+        return self.processes.ask(command, tensors)
+
+
+class Processes:
+    """As many processes as `hosts` says, started when they are needed, and again after they died.
+
+    `timeout_s`: a process that says nothing for so long is dead; it must exceed the slowest step. `serving`: whom they
+    do rounds for, None after they were started.
+    """
+
+    def __init__(self, hosts: Hosts, timeout_s: float = 300.0) -> None:
+        self.hosts, self.timeout_s = hosts, timeout_s
+        self.serving: object = None
+        self._crew: _Crew | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes on this host, in the order of their ranks; none before they are needed."""
+        return list(self._crew.pids) if self._crew else []
+
+    def ask(
+        self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """One command and its answer. Raises what the processes say, WorkersFailed where they cannot say anything."""
         try:
-            answer, back = crew.ask(command, tensors)
+            self._crew = self._crew or _Crew(self.hosts, self.timeout_s)
+            answer, back = self._crew.ask(command, tensors)
         except BaseException:
             self.close()
             raise
         if "error" in answer:
-            kind = SAID.get(answer["error"], EarnestError)
-            if command["do"] == "begin":
-                self.close()
-            raise kind(answer["cause"], answer["fix"])
+            raise SAID.get(answer["error"], EarnestError)(answer["cause"], answer["fix"])
         return answer, back
+
+    def close(self) -> None:
+        """Ends the processes."""
+        if self._crew:
+            self._crew.close()
+        self._crew = self.serving = None
 
 
 class _Crew:
     """One torchrun and the socket to its first process."""
 
-    def __init__(self, layout: Layout, hosts: Hosts, timeout_s: float, threads: int) -> None:
+    def __init__(self, hosts: Hosts, timeout_s: float) -> None:
         self.pids: list[int] = []
         self._timeout_s = timeout_s
         self._folder = Path(tempfile.mkdtemp(prefix="earnest-"))  # only this user can enter it
@@ -196,7 +208,7 @@ class _Crew:
             listening.bind(path)
             listening.listen(1)
             listening.settimeout(POLL_S)
-            self._torchrun = self._start(hosts, path, threads)
+            self._torchrun = self._start(hosts, path)
             self._socket = self._accept(listening)
         except BaseException:
             self.close()
@@ -228,7 +240,7 @@ class _Crew:
             self._socket.close()
         if hasattr(self, "_torchrun"):
             for pid in self.pids if self._torchrun.poll() is None else []:
-                _kill(pid)
+                _kill(pid)  # they have nothing to save, and one that is stuck would not hear a request
             if self._torchrun.poll() is None:
                 self._torchrun.terminate()
                 self._wait(GRACE_S)
@@ -237,31 +249,31 @@ class _Crew:
                 self._torchrun.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _start(self, hosts: Hosts, path: str, threads: int) -> subprocess.Popen[bytes]:
+    def _start(self, hosts: Hosts, path: str) -> subprocess.Popen[bytes]:
         place = ["--standalone"]
         if hosts.count > 1:
             place = ["--nnodes", str(hosts.count), "--node-rank", "0"]
             place += ["--master-addr", hosts.address, "--master-port", str(hosts.port)]
         run = [sys.executable, "-m", "torch.distributed.run", *place, "--nproc-per-node", str(hosts.here)]
         worker = ["-m", "earnest.client.parallel", "--socket", path, "--timeout", str(self._timeout_s)]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         with self._log.open("wb") as output:
             return subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
-                [*run, *worker], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+                [*run, *worker], stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
 
     def _accept(self, listening: socket.socket) -> socket.socket:
-        for _ in range(math.ceil(self._timeout_s / POLL_S)):
+        for _ in range(math.ceil(START_S / POLL_S)):
             try:
                 connection, _ = listening.accept()
             except TimeoutError:
                 if self._torchrun.poll() is not None:
                     raise self._failed("died before they began") from None
                 continue
-            connection.settimeout(self._timeout_s)
-            receive_frame(connection)
+            connection.settimeout(START_S)
+            hello, _ = receive_frame(connection)
+            self.pids = hello["pids"]
             return connection
-        raise self._failed(f"did not come together within {self._timeout_s:.0f} s")
+        raise self._failed(f"did not come together within {START_S:.0f} s")
 
     def _wait(self, seconds: float) -> None:
         try:
@@ -300,3 +312,9 @@ def _reason(text: str) -> str:
         return ""
     said = re.findall(rf"^\[rank{found[1]}\]: (\w[\w.]*(?:Error|Exception): .*)$", text, re.MULTILINE)
     return f"process {found[1]} ended with code {found[2]}" + (f", {said[-1][:200]}" if said else "")
+
+
+def _folders(tensors: Mapping[str, Tensor], *folders: str) -> Iterator[dict[str, Tensor]]:
+    """For each folder its tensors, by their names in it."""
+    for folder in folders:
+        yield {name[len(folder) :]: value for name, value in tensors.items() if name.startswith(folder)}

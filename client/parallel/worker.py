@@ -70,8 +70,9 @@ class Worker:
         self._rounds = 0
 
     def run(self) -> None:
+        pids = _pids()
         if self._node:
-            send_frame(self._node, {"hello": os.getpid()})
+            send_frame(self._node, {"pids": pids})
         while True:
             fields, tensors = self._next()
             if fields.get("do") == "end":
@@ -103,19 +104,18 @@ class Worker:
     # Commands. Each returns the answer's fields and tensors; only rank 0's go anywhere.
 
     def _begin(self, fields: dict[str, Any], _: Tensors) -> tuple[dict[str, Any], Tensors]:
-        """Loads the task and makes this process's part. What fails on one host alone is said for all."""
+        """Loads the task and makes this process's part. What fails on one host fails on all."""
         torch.set_num_threads(fields["threads"])
         recipe = Recipe.from_json(fields["recipe"].encode())
-        trouble, task = None, None
+        grid, trouble, part = Grid.of(Layout.parse(fields["layout"]), fields["device"]), None, None
         try:
-            task = load_task(recipe.task, recipe.task_options)
+            part = Part(grid, load_task(recipe.task, recipe.task_options), recipe)
         except EarnestError as error:
             trouble = error
-        if not all_agree(task is not None) or task is None:
-            raise trouble or LayoutError("another process cannot load the task", "install it on every host")
-        grid = Grid.of(Layout.parse(fields["layout"]), fields["device"])
-        self._part, self._rounds = Part(grid, task, recipe), fields["rounds"]
-        return {"pids": self._pids(), "owned": len(self._part.owned)}, {}
+        if not all_agree(part is not None):
+            raise trouble or LayoutError("another process cannot do this", "look at the other hosts' logs")
+        self._part, self._rounds = part, fields["rounds"]
+        return {}, {}
 
     def _load(self, fields: dict[str, Any], tensors: Tensors) -> tuple[dict[str, Any], Tensors]:
         """Takes over `<name>/parameter` and `<name>/momentum` of the canonical state, as many as there are."""
@@ -142,9 +142,9 @@ class Worker:
     def _read(self, _: dict[str, Any], __: Tensors) -> tuple[dict[str, Any], Tensors]:
         """The canonical state, put together from its parts."""
         part = self._ready()
-        parameters = collect(part, {f"{n}/parameter": v for n, v in part.state.parameters.items()})
-        momentum = collect(part, {f"{n}/momentum": v for n, v in part.state.momentum.items()})
-        return {"clip_norm": part.state.clip_norm.hex()}, parameters | momentum
+        parameters, momentum = collect(part, part.state.parameters), collect(part, part.state.momentum)
+        back = _in_folder("parameter/", parameters) | _in_folder("momentum/", momentum)
+        return {"clip_norm": part.state.clip_norm.hex()}, back
 
     def _train(self, fields: dict[str, Any], tensors: Tensors) -> tuple[dict[str, Any], Tensors]:
         """A round's inner steps from the state that was loaded; tensors in and out are the inner optimizer's.
@@ -158,7 +158,7 @@ class Worker:
         end = part.read()
         gradient = collect(part, {n: start - end[n] for n, start in part.state.parameters.items()})
         inner = collect(part, part.inner)
-        back = {f"gradient/{n}": v for n, v in gradient.items()} | {f"inner/{n}": v for n, v in inner.items()}
+        back = _in_folder("gradient/", gradient) | _in_folder("inner/", inner)
         return {"losses": losses, "tokens": tokens}, back
 
     def _steps(self, part: Part, ids: Sequence[int], round: int) -> tuple[list[float], int]:
@@ -189,18 +189,23 @@ class Worker:
             raise LayoutError("no recipe was given to the processes", "send begin first")
         return self._part
 
-    def _pids(self) -> list[int]:
-        """Of the processes on rank 0's host, so that the node can end them. Collective."""
-        pids = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-        pids[dist.get_rank()] = os.getpid()
-        dist.all_reduce(pids)
-        return pids[: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))].tolist()
-
     def _say(self, progress: dict[str, Any]) -> None:
         """A sign of life for the node, which waits no longer than its timeout for the next."""
         if self._node:
             send_frame(self._node, {"progress": progress})
 
 
+def _pids() -> list[int]:
+    """Of the processes on rank 0's host, so that the node can end them. Collective."""
+    pids = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    pids[dist.get_rank()] = os.getpid()
+    dist.all_reduce(pids)
+    return pids[: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))].tolist()
+
+
 def _said(error: EarnestError) -> dict[str, Any]:
     return {"error": type(error).__name__, "cause": error.cause, "fix": error.fix}
+
+
+def _in_folder(folder: str, tensors: Tensors) -> Tensors:
+    return {folder + name: value for name, value in tensors.items()}
