@@ -18,6 +18,10 @@ TDX_V4: constant(bytes8) = 0x0400020081000000
 TDX_V5: constant(bytes8) = 0x0500020081000000
 NAMED_TD10: constant(bytes6) = 0x020048020000         # type 2, 584 bytes
 NAMED_TD15: constant(bytes6) = 0x030088020000         # type 3, 648 bytes
+# TD attributes in the order of their bytes, lowest first: bits 16, 18 to 22, 27, 28, 30, 31, 62 and 63 may be set. Not those
+# for debugging and profiling (0 to 7), migration (29) and an extended service TD (17), nor reserved ones.
+TD_ATTRIBUTES: constant(uint256) = 138366666408128
+SEPT_VE_DISABLE: constant(uint256) = 1 << 36
 SGX: constant(uint256) = 384
 TD10: constant(uint256) = 584
 TD15: constant(uint256) = 648
@@ -73,9 +77,10 @@ def _trust_domain(quote: Bytes[702], body: uint256) -> IAttestationRegistry.Clai
         extract32(quote, body + 64) == empty(bytes32) and extract32(quote, body + 88) == empty(bytes32)
     )
     assert module, "attestation: not Intel's TDX module"
-    attributes: uint256 = extract32(quote, body + 120, output_type=uint256)
-    assert attributes >> 248 == 0, "attestation: debug TD"
-    assert (attributes >> 228) & 1 == 1, "attestation: SEPT_VE_DISABLE clear"
+    attributes: uint256 = extract32(quote, body + 120, output_type=uint256) >> 192
+    assert attributes >> 56 == 0, "attestation: debug TD"
+    assert attributes & SEPT_VE_DISABLE != 0, "attestation: SEPT_VE_DISABLE clear"
+    assert attributes & ~TD_ATTRIBUTES == 0, "attestation: TD attribute refused"
     # TD attributes, XFAM, MRTD and config id, RTMR0 to RTMR2
     fields: Bytes[260] = concat(0x81000000, slice(quote, body + 120, 112), slice(quote, body + 328, 144))
     return self._claims(quote, keccak256(fields), body + 520)
