@@ -52,7 +52,7 @@ class EnclaveKey:
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_mode & 0o077:
                     raise StorageError(f"{path} can be read by others", f"chmod 600 {path}")
-                content = file.read(MAX_FILE_BYTES)
+                content = file.read(MAX_FILE_BYTES + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -60,8 +60,12 @@ class EnclaveKey:
         try:
             document = json.loads(content)
             key = EnclaveKey(bytes.fromhex(document["secret"]))
-            if document["version"] != VERSION or document["address"] != key.address:
-                raise ValueError("another version, or another key's address")
+            if (len(content) > MAX_FILE_BYTES, document["version"], document["address"]) != (
+                False,
+                VERSION,
+                key.address,
+            ):
+                raise ValueError("too long, another version, or another key's address")
             return key
         except (ValueError, TypeError, KeyError) as error:
             raise StorageError(
