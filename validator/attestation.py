@@ -126,7 +126,7 @@ def verify_quote(
     `root` is a certificate, DER or PEM. Evaluation numbers count from the higher of the document's floor and
     `evaluation_floor` up.
     """
-    checks, inputs = _read(quote, collateral, root, at)
+    checks, inputs = _read(quote, collateral, root)
     if inputs is None:
         return verdict(checks, unusable=True, unchecked=QUOTE_UNCHECKED)
     facts: dict[str, Any] = {
@@ -253,7 +253,7 @@ def judge_registration(
     )
 
 
-def _read(quote: bytes, collateral: bytes, root: bytes, at: int) -> tuple[list[Check], _Inputs | None]:
+def _read(quote: bytes, collateral: bytes, root: bytes) -> tuple[list[Check], _Inputs | None]:
     """The inputs taken apart, and what that found; None if one of them cannot be read."""
     checks: list[Check] = []
     parsed = read = chain = canonical = None
@@ -269,7 +269,7 @@ def _read(quote: bytes, collateral: bytes, root: bytes, at: int) -> tuple[list[C
     except CollateralError as error:
         checks.append(Check("collateral format", False, str(error)))
     try:
-        certificate = _root(root, at)
+        certificate = _root(root)
         identity = root_id(_p256(certificate))
         checks.append(Check("root certificate", True, f"id 0x{identity.hex()}"))
     except CERTIFICATE_ERRORS as error:
@@ -288,15 +288,10 @@ def _platform_chain(quote: Quote) -> tuple[x509.Certificate, x509.Certificate]:
     return chain[0], chain[1]
 
 
-def _root(root: bytes, at: int) -> x509.Certificate:
+def _root(root: bytes) -> x509.Certificate:
     if len(root) > MAX_ROOT_BYTES:
         raise ValueError(f"larger than {MAX_ROOT_BYTES} bytes")
-    if not 0 <= at < MAX_TIME:
-        raise ValueError(f"{at} is no Unix time in seconds")
-    certificate = load_certificate(root)
-    if not certificate.not_valid_before_utc <= instant(at) <= certificate.not_valid_after_utc:
-        raise ValueError(f"not valid at {instant(at):%Y-%m-%d %H:%M:%S} UTC")
-    return certificate
+    return load_certificate(root)
 
 
 def _p256(certificate: x509.Certificate) -> bytes:
@@ -310,6 +305,10 @@ def _p256(certificate: x509.Certificate) -> bytes:
 
 def _genuine(quote: bytes, inputs: _Inputs, at: int) -> dict[str, Any] | Check:
     """The verifier's claims about a genuine quote, or the check that it fails."""
+    if not 0 <= at < MAX_TIME:
+        return Check("freshness", False, f"{at} is no Unix time in seconds")
+    if not inputs.root.not_valid_before_utc <= instant(at) <= inputs.root.not_valid_after_utc:
+        return Check("freshness", False, f"the root is not valid at {instant(at):%Y-%m-%d %H:%M:%S} UTC")
     root = inputs.root.public_bytes(Encoding.DER)
     try:
         collateral = dcap_qvl.QuoteCollateralV3.from_json(inputs.collateral.decode())
