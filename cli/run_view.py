@@ -9,12 +9,16 @@ from rich.console import RenderableType
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
 from earnest.client.amounts import brief
+from earnest.client.errors import StorageError
 from earnest.client.phases import Phase, next_phase, open_phases, run_state
 from earnest.client.record import RunRecord
+from earnest.client.run_file import LEVELS
 from earnest.protocol.constants import MAX_ROUNDS
+from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Role, Verdict
 
 WEIGHT_ONE = 65_535
+LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
 FAULTS = ("unrevealed", "malformed", "copied", "harmful", "unfaithful")
 
 
@@ -26,6 +30,7 @@ def run_answer(session: Session, record: RunRecord) -> Answer:
     upcoming = next_phase(schedule, planned, at.time)
     settlement, vault = session.contracts.settlement, session.contracts.vault
     escrow = vault.escrow(settlement.address, record.run, at=at)
+    attestation = attestation_document(record)
     document = {
         "run": record.run,
         "state": run_state(schedule, planned, at.time),
@@ -40,6 +45,7 @@ def run_answer(session: Session, record: RunRecord) -> Answer:
         "final_state": settlement.final_state(record.run, at=at),
         **session.amounts("escrow", escrow),
         "terms": terms(session, record),
+        "attestation": attestation,
         "open": [_phase(phase, at.time) for phase in phases],
         "next": None if upcoming is None else _phase(upcoming, at.time),
         "seats": {role.name.lower() + "s": seats(session, record, role, at.time) for role in Role},
@@ -64,7 +70,32 @@ def terms(session: Session, record: RunRecord) -> dict[str, Any]:
         **session.amounts("trainer_min_bond", params.trainer_min_bond),
         **session.amounts("validator_min_bond", params.validator_min_bond),
         "exit_delay_s": params.exit_delay,
+        "verification": LEVEL_NAMES[Level(params.verification)],
         "penalties_bps": {fault: getattr(params, f"{fault}_bps") for fault in FAULTS},
+    }
+
+
+def attestation_document(record: RunRecord) -> dict[str, Any] | None:
+    """Whose machines an attested run takes, None for a run that takes no attestation.
+
+    Root and workloads are in the run's files; None where those cannot be had.
+    """
+    params = record.params
+    if not Level(params.verification).takes_attestation:
+        return None
+    from earnest.client.bundle import BundleError, load_bundle
+    from earnest.client.storage.objects import ObjectStore
+
+    try:
+        policy = load_bundle(record.uri, params, ObjectStore("memory:///")).attestation
+    except (BundleError, StorageError):
+        policy = None
+    return {
+        "verification": LEVEL_NAMES[Level(params.verification)],
+        "policy": params.attestation_policy,
+        "root": None if policy is None else policy.root_name,
+        "root_id": None if policy is None else policy.policy.root_id,
+        "workloads": None if policy is None else list(policy.policy.workloads),
     }
 
 
@@ -150,6 +181,11 @@ def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
         f"  seats: {given['trainer_seats']} trainers, {'open to all' if given['open_trainers'] else 'listed'};"
         f" {given['validator_seats']} validators, listed",
     ]
+    if (attestation := document["attestation"]) is not None:
+        root = attestation["root"] or "unknown, its files cannot be had"
+        shown.append(
+            f"  verification: {attestation['verification']}, policy 0x{attestation['policy'].hex()}; root: {root}"
+        )
     for phase in document["open"]:
         left = countdown(phase["seconds_left"])
         shown.append(

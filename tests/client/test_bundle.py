@@ -17,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earnest.client import bundle
+from earnest.client.attestation.policy import PolicyFile
+from earnest.client.attestation.simulated import SimulatedAttester
 from earnest.client.bundle import Bundle, BundleError, load, load_bundle
 from earnest.client.chain.endpoints import Chain
 from earnest.client.diloco.initial import initial_state
@@ -26,8 +28,9 @@ from earnest.client.nesting import MAX_DEPTH, check_depth
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.tasks.task import load_task
 from earnest.protocol.merkle import admission_root, content_root
+from earnest.protocol.quote import parse_quote
 from earnest.protocol.recipe import Recipe
-from earnest.protocol.run import RunParams
+from earnest.protocol.run import Level, RunParams
 from earnest.protocol.verdicts import Role
 from tests.client.world import tiny_recipe
 
@@ -189,6 +192,8 @@ import sys
 import eth  # lifts the interpreter's limit
 assert sys.getrecursionlimit() > 50_000
 import json
+from earnest.client.attestation.policy import PolicyFile
+from earnest.client.attestation.simulated import SimulatedAttester
 from earnest.client.bundle import Bundle, BundleError
 from earnest.client.chain.bounded import BoundedProvider
 from earnest.client.diloco.tensorfile import PayloadError, entries_of
@@ -247,3 +252,26 @@ def test_an_endpoint_that_nests_or_sends_without_end_is_refused() -> None:
         Chain([url], 1).head()
     with endpoint(iter(lambda: b" " * (1 << 20), None)) as url, pytest.raises(BadAnswer):
         Chain([url], 1).head()
+
+
+def test_an_attestation_policy_is_one_of_the_files_and_the_one_that_the_run_fixed(
+    sponsor: Sponsor, tmp_path: Path
+) -> None:
+    policy = PolicyFile.from_quotes([parse_quote(SimulatedAttester().quote(bytes(64)).quote)])
+    root = bundle.publish(sponsor.store, sponsor.recipe, ADMISSION, sponsor.initial, policy)
+    uri = f"{sponsor.store.folder}/{root.hex()}"
+    params = replace(sponsor.params, verification=Level.ATTESTED, attestation_policy=policy.hash)
+    assert load_bundle(uri, params, reader(tmp_path)).attestation == policy
+    for wrong in (sponsor.params, replace(params, attestation_policy=b"\x01" * 32)):
+        with pytest.raises(BundleError, match="attestation policy"):
+            load_bundle(uri, wrong, reader(tmp_path))
+    with pytest.raises(BundleError, match="attestation policy"):
+        load_bundle(sponsor.uri, params, reader(tmp_path))
+
+
+def test_a_policy_that_is_none_is_refused(sponsor: Sponsor, tmp_path: Path) -> None:
+    document = json.loads(Bundle(sponsor.recipe, ADMISSION, state_root(sponsor.initial)).to_bytes())
+    assert "attestation" not in document
+    spoilt = sponsor.serve(json.dumps({**document, "attestation": "{}"}).encode())
+    with pytest.raises(BundleError, match="no attestation policy"):
+        load_bundle(spoilt, sponsor.params, reader(tmp_path))
