@@ -209,7 +209,10 @@ def _unavailable(cause: str) -> CollateralUnavailable:
 
 
 def _date(text: dict[str, Any], name: str) -> int:
-    return int(datetime.fromisoformat(text[name]).timestamp())
+    date = datetime.fromisoformat(text[name])
+    if date.tzinfo is None:
+        raise ValueError(f"{name} has no time zone")
+    return int(date.timestamp())
 
 
 def _list_end(crl: x509.CertificateRevocationList) -> int:
