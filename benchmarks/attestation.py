@@ -1,0 +1,132 @@
+"""Prints the tables of docs/attestation.md: every evidence vector with its verdict, sizes, and seconds per check.
+
+Vectors are public evidence with expected verdicts (tests/data/attestation/README.md says where each comes from); a
+verdict that is not the expected one ends the command with 1. Gas figures are `make gas`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from earnest.client.attestation.evidence import Evidence
+from earnest.client.attestation.policy import PolicyFile
+from earnest.client.attestation.registration import Place, Prepared, prepare
+from earnest.client.attestation.simulated import QuoteKind, SimulatedAttester, SimulatedVendor
+from earnest.protocol.quote import parse_quote
+from earnest.validator.attestation import verify_quote
+from earnest.validator.verification import Verification
+
+DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "attestation"
+P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+FORMATS: tuple[QuoteKind, ...] = ("tdx4", "tdx5", "sgx3")
+REPEATS = 200
+
+
+def main() -> int:
+    """Prints all tables; 1 if a vector does not reach its verdict."""
+    vectors = json.loads((DATA / "index.json").read_text())["vectors"]
+    wrong = print_vectors(vectors)
+    print_sizes()
+    print_seconds(vectors)
+    return 1 if wrong else 0
+
+
+def print_vectors(vectors: list[dict[str, Any]]) -> int:
+    """One row per vector; the number of those that miss their verdict."""
+    wrong = 0
+    print("| vector | quote | judged at | verdict | up-to-date policy |\n|---|---|---|---|---|")
+    for vector in vectors:
+        found, strict = verdict(vector), vector.get("uptodate_only_policy", "reject").startswith("accept")
+        expected = vector["expect"]["verdict"] == "accept"
+        right = found.accepted == expected and (not expected or found.status == vector["expect"]["status"])
+        right = right and found.policy_accepted == strict
+        wrong += not right
+        told = found.status if found.accepted else f"refused: {found.reason.split(' (')[0]}"
+        policy = "accepts" if found.policy_accepted else "refuses"
+        name = f"{Path(vector['quote']).stem}{' *' if 'mutate' in vector else ''}"
+        day = vector["now_iso"][:10]
+        print(
+            f"| {vector['id']} | {name} | {day} | {told} | {policy}{'' if right else ' (NOT AS EXPECTED)'} |"
+        )
+    print(f"\n{len(vectors) - wrong} of {len(vectors)} vectors reach their verdict; * altered on purpose\n")
+    return wrong
+
+
+def verdict(vector: dict[str, Any]) -> Verification:
+    """What the verifier makes of a vector."""
+    quote = mutated((DATA / vector["quote"]).read_bytes(), vector.get("mutate", {}))
+    root = (DATA / vector["root"]).read_bytes()
+    return verify_quote(quote, (DATA / vector["collateral"]).read_bytes(), root, vector["now"])
+
+
+def mutated(quote: bytes, how: dict[str, Any]) -> bytes:
+    """The quote with bits flipped, bytes appended, or a signature's s mirrored."""
+    changed = bytearray(quote)
+    for offset, mask in how.get("xor", ()):
+        changed[offset] ^= mask
+    if (at := how.get("negate_s")) is not None:
+        changed[at : at + 32] = (P256_ORDER - int.from_bytes(changed[at : at + 32])).to_bytes(32)
+    return bytes(changed) + bytes.fromhex(how.get("append", ""))
+
+
+def print_sizes() -> None:
+    """Bytes of what a registration publishes and sends."""
+    print("| registration | quote | collateral | evidence file | call data |\n|---|---|---|---|---|")
+    for kind in FORMATS:
+        made = prepared(kind)
+        row = (made.evidence.quote, made.evidence.collateral, made.evidence.to_bytes(), call_data(made))
+        print(f"| SIMULATED {kind} | {' | '.join(f'{len(part):,}' for part in row)} |")
+    quote, collateral = "tdx4-90c06f-dstack", "phala-2026-02-tdx-90C06F000000"
+    genuine = Evidence(
+        (DATA / "quotes" / f"{quote}.bin").read_bytes(),
+        (DATA / "collateral" / f"{collateral}.json").read_bytes(),
+        (DATA / "quotes" / f"{quote}.eventlog.json").read_bytes(),
+    )
+    sizes = (len(genuine.quote), len(genuine.collateral), len(genuine.to_bytes()))
+    print(f"| genuine TDX v4 with event log | {' | '.join(f'{size:,}' for size in sizes)} | |\n")
+
+
+def prepared(kind: QuoteKind) -> Prepared:
+    """A simulated registration."""
+    attester = SimulatedAttester(SimulatedVendor(), b"code", format=kind)
+    policy = PolicyFile.from_quotes([parse_quote(attester.quote(bytes(64)).quote)])
+    place = Place(1337, "0x" + "11" * 20, 1, "0x" + "22" * 20)
+    return prepare(attester, "0x" + "33" * 20, place, (1, bytes(32)), policy)
+
+
+def call_data(made: Prepared) -> bytes:
+    """`register`'s call data."""
+    from earnest.client.chain.abi import Abi
+    from earnest.contracts import load_artifact
+
+    policy = PolicyFile.from_quotes([made.quote]).policy
+    arguments = [made.registration.as_tuple(), policy.as_tuple(), made.parts.as_tuple()]
+    return Abi(load_artifact("AttestationRegistry").abi).encode_call("register", arguments)
+
+
+def print_seconds(vectors: list[dict[str, Any]]) -> None:
+    """Milliseconds of a check, and of a simulated quote."""
+    genuine = next(vector for vector in vectors if vector["id"] == "P09")
+    verdict(genuine)
+    print("| step | ms |\n|---|---|")
+    print(f"| verify a genuine TDX v4 quote | {milliseconds(lambda: verdict(genuine)):.2f} |")
+    attester = SimulatedAttester()
+    print(
+        f"| make a SIMULATED quote and its collateral | {milliseconds(lambda: attester.quote(bytes(64))):.2f} |"
+    )
+
+
+def milliseconds(step: Any) -> float:
+    """Mean over repeats."""
+    start = time.perf_counter()
+    for _ in range(REPEATS):
+        step()
+    return (time.perf_counter() - start) / REPEATS * 1000
+
+
+if __name__ == "__main__":
+    sys.exit(main())
