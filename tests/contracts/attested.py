@@ -21,7 +21,7 @@ from earnest.protocol.attestation import (
     registry_parts,
     root_id,
 )
-from earnest.protocol.certificate import parse_certificate
+from earnest.protocol.certificate import parse_certificate, pem_to_ders
 from earnest.protocol.quote import Quote, parse_quote
 from tests.contracts.harness import CHAIN_ID, Contract, Evm, System, account, compiled, system
 from tests.contracts.rounds import Run
@@ -40,7 +40,7 @@ def install_p256(evm: Evm, runtime: bytes | None = None) -> None:
 
 def policy_for(quote: Quote, **changes: Any) -> Policy:
     """The narrowest policy that this quote passes, with `changes`."""
-    root = parse_certificate_at_the_end(quote)
+    root = root_of(quote)
     policy = Policy(
         root_id=root,
         pck_cas=(pck_chain(quote)[1].public_key,),
@@ -55,10 +55,8 @@ def policy_for(quote: Quote, **changes: Any) -> Policy:
     return replace(policy, **changes)
 
 
-def parse_certificate_at_the_end(quote: Quote) -> bytes:
+def root_of(quote: Quote) -> bytes:
     """Root id of the chain in a quote."""
-    from earnest.protocol.certificate import pem_to_ders
-
     return root_id(parse_certificate(pem_to_ders(quote.chain)[-1]).public_key)
 
 
