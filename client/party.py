@@ -48,8 +48,9 @@ class Deployment:
         return record
 
     def scanner(self) -> Scanner:
-        """A scanner of everything that runs and settlement have logged."""
-        return Scanner(self.chain, (self.contracts.runs, self.contracts.settlement), self.first_block)
+        """A scanner of everything that runs, settlement and registry have logged."""
+        logging = (self.contracts.runs, self.contracts.settlement, self.contracts.registry)
+        return Scanner(self.chain, logging, self.first_block)
 
 
 class Party:

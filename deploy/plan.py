@@ -21,7 +21,7 @@ from earnest.contracts import Artifact, load_artifact
 SINK = "0x000000000000000000000000000000000000dEaD"
 TOKEN_NAME = "Earnest Play Token"  # noqa: S105
 TOKEN_SYMBOL = "PLAY"  # noqa: S105
-CONTRACTS = ("StakeVault", "RunTerms", "Settlement", "TrainingRuns")
+CONTRACTS = ("StakeVault", "RunTerms", "Settlement", "TrainingRuns", "AttestationRegistry")
 CONSTRUCTOR_GAS = 250_000  # what a constructor may spend beside storing its code
 
 
@@ -114,7 +114,7 @@ def make_plan(chain_id: int, deployer: str, nonce: int, token: str | None = None
         "terms": addresses["RunTerms"],
         "settlement": addresses["Settlement"],
         "runs": addresses["TrainingRuns"],
-        "registry": create_address(deployer, nonce + len(names)),
+        "registry": addresses["AttestationRegistry"],
         "minter": to_checksum_address(deployer),
         "name": TOKEN_NAME,
         "symbol": TOKEN_SYMBOL,

@@ -14,7 +14,7 @@ from eth_abi.exceptions import DecodingError
 from eth_hash.auto import keccak
 
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.endpoints import Chain, Refusal
 from earnest.client.errors import Reverted
 from earnest.deploy.manifest import Deployed, Manifest, plan_of
 from earnest.deploy.plan import Plan, Step
@@ -107,5 +107,5 @@ def _wiring(step: Step, chain: Chain, at: BlockRef) -> Iterator[Check]:
 def _view(chain: Chain, address: str, name: str, kind: str, at: BlockRef) -> str:
     try:
         return str(decode([kind], chain.call(address, keccak(f"{name}()".encode())[:4], at))[0])
-    except (Reverted, DecodingError) as error:
+    except (Reverted, Refusal, DecodingError) as error:  # other code may break the machine's rules too
         return f"no answer ({type(error).__name__})"

@@ -1,4 +1,4 @@
-"""The four contracts, typed. A read takes the block it speaks of; a write is a `Call`, sent by the outbox.
+"""The contracts, typed. A read takes the block it speaks of; a write is a `Call`, sent by the outbox.
 
 Method names and arguments are the contracts' own; what they do is written in `contracts/interfaces/*.vyi`.
 """
@@ -17,6 +17,7 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.endpoints import Chain
 from earnest.client.errors import BadAnswer
 from earnest.contracts import load_artifact
+from earnest.protocol.attestation import Claims, Evidence, Policy, Registration
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.run import RunParams
@@ -85,6 +86,15 @@ class AttestationTerms:
 
     policy: bytes
     narrows_at: int
+
+
+@dataclass(frozen=True)
+class PlatformKey:
+    """One platform's key in a run. `expiry` in unix seconds; `bond`: wei counted for its owner."""
+
+    trainer: str
+    expiry: int
+    bond: int
 
 
 @dataclass(frozen=True)
@@ -445,6 +455,63 @@ class Settlement(Contract):
         return root if any(root) else None
 
 
+class Registry(Contract):
+    """AttestationRegistry: enclave keys and what they rest on. Protocol section 11."""
+
+    ARTIFACT = "AttestationRegistry"
+
+    def register(self, registration: Registration, policy: Policy, evidence: Evidence) -> Call:
+        return self._call("register", registration.as_tuple(), policy.as_tuple(), evidence.as_tuple())
+
+    def revoke(
+        self, run: int, trainer: str, policy: Policy, workload: bytes, platform: bytes, pck: bytes
+    ) -> Call:
+        """The last three as the trainer's newest registration has them on the record."""
+        return self._call("revoke", run, trainer, policy.as_tuple(), workload, platform, pck)
+
+    def deny(self, policy: Policy, entry: bytes) -> Call:
+        """`entry`: a workload, a platform, a PCK key's hash, a root id, or `key_entry` of an enclave's key."""
+        return self._call("deny", policy.as_tuple(), entry)
+
+    def raise_floor(self, policy: Policy, number: int) -> Call:
+        return self._call("raise_floor", policy.as_tuple(), number)
+
+    def challenge(self, run: int, trainer: str, at: BlockRef) -> tuple[int, bytes]:
+        """A block's number and the challenge that it gives the trainer's enclave; good for 256 blocks."""
+        return self._read("challenge", run, trainer, at=at)
+
+    def check_quote(self, policy: Policy, evidence: Evidence, at: BlockRef) -> Claims:
+        """What the evidence says, if `register` would take it under the policy. Raises Reverted if not."""
+        return Claims(*self._read("check_quote", policy.as_tuple(), evidence.as_tuple(), at=at))
+
+    def policy_hash(self, policy: Policy, at: BlockRef) -> bytes:
+        return self._read("policy_hash", policy.as_tuple(), at=at)
+
+    def denied(self, policy: bytes, entry: bytes, at: BlockRef) -> bool:
+        return self._read("denied", policy, entry, at=at)
+
+    def raised_floor(self, policy: bytes, at: BlockRef) -> int:
+        """The evaluation floor that the policy's guardian raised; 0 where it is still the policy's own."""
+        return self._read("raised_floor", policy, at=at)
+
+    def record_of(self, run: int, trainer: str, at: BlockRef) -> tuple[bytes, int]:
+        """26 bytes, then zeros, of the hash of what the newest key rests on; the block of its challenge."""
+        return self._read("record_of", run, trainer, at=at)
+
+    def platform_keys(self, run: int, platform: bytes, at: BlockRef) -> tuple[PlatformKey, ...]:
+        """Expired keys included."""
+        return tuple(PlatformKey(*values) for values in self._read("platform_keys", run, platform, at=at))
+
+    def runs(self, at: BlockRef) -> str:
+        return self._read("RUNS", at=at)
+
+    def settlement(self, at: BlockRef) -> str:
+        return self._read("SETTLEMENT", at=at)
+
+    def vault(self, at: BlockRef) -> str:
+        return self._read("VAULT", at=at)
+
+
 class Token(Contract):
     """An ERC-20; `mint` only where the token is our own."""
 
@@ -474,12 +541,13 @@ class Token(Contract):
 
 @dataclass(frozen=True)
 class Contracts:
-    """One deployment: the four contracts that belong together."""
+    """One deployment: the contracts that belong together."""
 
     runs: Runs
     settlement: Settlement
     vault: Vault
     token: Token
+    registry: Registry
 
     @classmethod
     def at(cls, chain: Chain, runs: str, at: BlockRef) -> Self:
@@ -494,7 +562,13 @@ class Contracts:
                 "install the release that belongs to the contract",
             )
         vault = Vault(chain, front.vault(at))
-        return cls(front, Settlement(chain, front.settlement(at)), vault, Token(chain, vault.token(at)))
+        return cls(
+            runs=front,
+            settlement=Settlement(chain, front.settlement(at)),
+            vault=vault,
+            token=Token(chain, vault.token(at)),
+            registry=Registry(chain, front.registry(at)),
+        )
 
 
 def _seat(values: tuple[Any, ...]) -> Seat:

@@ -34,7 +34,7 @@ from tests.deploy.chain import (
     trainer,
 )
 
-ORDER = ["PlainToken", "StakeVault", "RunTerms", "Settlement", "TrainingRuns"]
+ORDER = ["PlainToken", "StakeVault", "RunTerms", "Settlement", "TrainingRuns", "AttestationRegistry"]
 
 
 def run(devnet: Devnet, plan: Plan, path: Path, **options) -> Manifest:
@@ -76,15 +76,16 @@ def test_every_contract_of_a_plan_is_told_the_addresses_of_the_others(deployer: 
         create_address(plan.deployer, nonce + i) for i in range(len(ORDER))
     ]
     args = {step.name: step.args for step in plan.steps}
-    vault, terms, settlement, runs = (plan.address(name) for name in ORDER[1:])
+    vault, terms, settlement, runs, registry = (plan.address(name) for name in ORDER[1:])
     assert args["StakeVault"] == {"token": plan.address("PlainToken"), "sink": SINK}
     assert args["Settlement"] == {"vault": vault, "runs": runs}
     assert args["TrainingRuns"] == {
         "settlement": settlement,
         "vault": vault,
         "terms": terms,
-        "registry": create_address(plan.deployer, nonce + len(ORDER)),
+        "registry": registry,
     }
+    assert args["AttestationRegistry"] == {"runs": runs, "settlement": settlement, "vault": vault}
 
 
 def test_a_known_create_address():
@@ -381,6 +382,9 @@ def test_honest_creation_code_passes_the_imposters_test():
         ("TrainingRuns", 4, "SETTLEMENT()"),
         ("TrainingRuns", 2, "TERMS()"),
         ("TrainingRuns", 1, "REGISTRY()"),
+        ("AttestationRegistry", 3, "RUNS()"),
+        ("AttestationRegistry", 2, "SETTLEMENT()"),
+        ("AttestationRegistry", 1, "VAULT()"),
     ],
 )
 def test_a_contract_wired_to_somebody_elses_is_caught(name, word, getter):

@@ -14,7 +14,16 @@ from eth_utils.crypto import keccak
 
 from earnest.client.chain.abi import Abi
 from earnest.client.chain.answers import Log
-from earnest.client.chain.contracts import Contract, Contracts, Runs, SeatHeld, Settlement, Token, Vault
+from earnest.client.chain.contracts import (
+    Contract,
+    Contracts,
+    Registry,
+    Runs,
+    SeatHeld,
+    Settlement,
+    Token,
+    Vault,
+)
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
 from earnest.client.chain.scanner import Scanner
@@ -59,6 +68,7 @@ def contracts(chain: Chain, world: World) -> Contracts:
     assert deploy(world, "RunTerms", [], []) == terms
     assert deploy(world, "Settlement", ["address", "address"], [vault, runs]) == settlement
     assert deploy(world, "TrainingRuns", ["address"] * 4, [settlement, vault, terms, registry]) == runs
+    assert deploy(world, "AttestationRegistry", ["address"] * 3, [runs, settlement, vault]) == registry
     return Contracts.at(chain, runs, chain.head())
 
 
@@ -121,7 +131,7 @@ def test_another_protocol_version_is_refused(chain: Chain, world: World) -> None
         Contracts.at(chain, address, chain.head())
 
 
-@pytest.mark.parametrize("wrapper", [Vault, Runs, Settlement, Token])
+@pytest.mark.parametrize("wrapper", [Vault, Runs, Settlement, Token, Registry])
 def test_every_function_that_is_for_us_has_a_method(wrapper: type[Contract]) -> None:
     names = Abi(load_artifact(wrapper.ARTIFACT).abi).functions - MANAGERS_ONLY - NOT_OURS
     for name in names:
