@@ -86,11 +86,17 @@ class Node(ABC):
             self.forget()
         return head
 
-    def step(self) -> int:
-        """Does what is due at the newest final block; returns when something is next due (unix seconds)."""
+    def step(self, *, wait: bool = True) -> int:
+        """Does what is due at the newest final block; returns when something is next due (unix seconds).
+
+        Without `wait` what is heavy goes on beside it, and a later step finds it done.
+        """
         head = self.observe()
         try:
-            self.prepare(head)
+            if wait:
+                self.prepare(head)
+            else:
+                self.begin(head)
         except (StorageError, OSError) as error:  # what was sealed before can still be revealed
             log.error("not prepared", cause=str(error))
         return self.act_on(head)
@@ -98,6 +104,13 @@ class Node(ABC):
     @abstractmethod
     def prepare(self, head: BlockRef) -> None:
         """The heavy part of what is due at `head`: sends nothing, so several nodes may do it side by side."""
+
+    def begin(self, head: BlockRef) -> None:
+        """As `prepare`, but may leave before it is done: what is due on the chain meanwhile cannot wait."""
+        self.prepare(head)
+
+    def close(self) -> None:  # noqa: B027  (not every node has something to end)
+        """Ends what goes on beside the steps; it can be taken up again by the next start."""
 
     def act_on(self, head: BlockRef) -> int:
         """Sends what is due at `head` and is prepared; returns when something is next due (unix seconds).
@@ -183,12 +196,15 @@ def run_forever(node: Node, clock: Callable[[], float], stop: threading.Event, p
     Endpoints that fail, a full disk, a key without coin are waited out: a node that dies cannot reveal. Raises
     WrongChain, JournalLocked and JournalCorrupt, which no waiting mends.
     """
-    while not stop.is_set() and not node.finished:
-        try:
-            due = node.step()
-        except (WrongChain, JournalLocked, JournalCorrupt):
-            raise
-        except (ChainError, StorageError, OSError) as error:
-            log.error("waiting", cause=getattr(error, "cause", str(error)), fix=getattr(error, "fix", ""))
-            due = clock() + poll_s
-        stop.wait(max(0.2, min(poll_s, due - clock())))
+    try:
+        while not stop.is_set() and not node.finished:
+            try:
+                due = node.step(wait=False)
+            except (WrongChain, JournalLocked, JournalCorrupt):
+                raise
+            except (ChainError, StorageError, OSError) as error:
+                log.error("waiting", cause=getattr(error, "cause", str(error)), fix=getattr(error, "fix", ""))
+                due = clock() + poll_s
+            stop.wait(max(0.2, min(poll_s, due - clock())))
+    finally:
+        node.close()

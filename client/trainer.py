@@ -2,22 +2,42 @@
 
 chain view -> base state -> H inner steps -> pseudo-gradient -> codec -> payload -> manifest -> journal (salt synced)
 -> commit; when the commit window has closed: publish -> reveal; then whatever settling is due.
+
+Training runs in a thread of its own. The node goes on with what is due on the chain, and looks now and then whether the
+work is done: with overlap, a round is revealed while the next one trains.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.diloco.engine import TrainerMemory, TrainingDiverged, train_round
-from earnest.client.errors import StorageError
-from earnest.client.follower import Standing
+from earnest.client.diloco.checkpoint import Checkpoints
+from earnest.client.diloco.codecs import Update, inner_steps
+from earnest.client.diloco.engine import (
+    CPU,
+    LocalTrainer,
+    Machine,
+    SingleProcess,
+    TrainerMemory,
+    TrainingDiverged,
+    TrainingStopped,
+)
+from earnest.client.diloco.overlap import local_start
+from earnest.client.diloco.state import State
+from earnest.client.diloco.tensorfile import PayloadError
+from earnest.client.errors import EarnestError, StorageError
+from earnest.client.memories import Memories
 from earnest.client.node import Node, NodeParts
+from earnest.client.privacy import Finish, finish_with, noise_secret
 from earnest.client.storage.journal import SavedCommitment
-from earnest.client.tasks.task import Task
+from earnest.client.tasks.task import PrivateData, Task
+from earnest.client.timesheet import TRAINING, Timesheet
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.merkle import samples_root
 from earnest.protocol.verdicts import Role
@@ -25,10 +45,15 @@ from earnest.protocol.verdicts import Role
 log = structlog.get_logger()
 
 ZERO = bytes(32)
-MAX_MEMORY_BYTES = 1 << 40
 
-MEMORY_ROUNDS = 8
-"""Rounds that a trainer may miss before it starts with a fresh inner optimizer."""
+TRIES = 3
+"""How often a round is begun again after a failure that is not the training's own."""
+
+LATE_SHARE = 1 / 50
+"""Share of a commit window that is left for encoding and committing: then training ends with the steps it has."""
+
+LATE_S = 5
+"""The least of that share, seconds."""
 
 
 @dataclass(frozen=True)
@@ -49,35 +74,151 @@ Forge = Callable[[HonestWork], bytes | None]
 """Turns honest work into the payload to submit; None submits nothing. The identity for honest trainers."""
 
 
+class PrivateDataMissing(EarnestError):
+    """The run trains on private data, and none was given; or the other way round."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A round to train: where from and on what. Two are equal only if they give the same update."""
+
+    round: int
+    seat: int
+    base_root: bytes
+    sample_ids: tuple[int, ...]
+
+
+class Job:
+    """One round's training in a thread of its own. `stop` gives it up, `hurry` ends it with the steps it has."""
+
+    def __init__(self, assignment: Assignment, work: Callable[[Job], HonestWork]) -> None:
+        self.assignment = assignment
+        self._stop, self._late = threading.Event(), threading.Event()
+        self._result: HonestWork | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,), name="training", daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[Job], HonestWork]) -> None:
+        try:
+            self._result = work(self)
+        except BaseException as error:  # handed to whoever asks for the result
+            self._error = error
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def stopped(self) -> Callable[[], bool]:
+        return self._stop.is_set
+
+    @property
+    def late(self) -> Callable[[], bool]:
+        return self._late.is_set
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def hurry(self) -> None:
+        if not self._late.is_set():
+            log.warning("late", round=self.assignment.round, cause="the commit window is nearly over")
+            self._late.set()
+
+    def wait(self) -> None:
+        self._thread.join()
+
+    def result(self) -> HonestWork:
+        """What the training made, once it is done; raises what it raised."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+
 class TrainerNode(Node):
-    """Trains, commits, reveals and serves one trainer seat. `forge` exists for the demo's attackers."""
+    """Trains, commits, reveals and serves one trainer seat. `forge` exists for the demo's attackers.
+
+    `machine` says how this process trains; `trainer` replaces it by something else that does (several processes, say).
+    `private` is the trainer's own data, for runs on private data; `finish` is done to an update before it is encoded:
+    by default what the recipe's privacy asks for. `clock` is monotonic, seconds. Raises PrivateDataMissing.
+    """
 
     role = Role.TRAINER
 
     def __init__(
-        self, parts: NodeParts, task: Task, *, patience: int = 0, forge: Forge | None = None
+        self,
+        parts: NodeParts,
+        task: Task,
+        *,
+        patience: int = 0,
+        forge: Forge | None = None,
+        machine: Machine = CPU,
+        trainer: LocalTrainer | None = None,
+        private: PrivateData | None = None,
+        finish: Finish | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(parts, patience)
+        recipe = self.follower.recipe
+        if (recipe.data == "private") != (private is not None):
+            raise PrivateDataMissing(
+                f"this run's recipe says data = {recipe.data!r}",
+                "give the node its own data if that is private, and none if it is assigned",
+            )
         self._task = task
         self._forge = forge or (lambda work: work.payload)
+        self._machine, self._trainer = machine, trainer
+        self._private, self._finish = private, finish or self._privacy()
         self._skipped: set[int] = set()
         self._work: dict[int, HonestWork] = {}
+        self._job: Job | None = None
+        self._failures: dict[int, int] = {}
+        self.timesheet = Timesheet(clock)
+        folder = parts.private.folder
+        self._checkpoints = folder and Checkpoints(folder / f"training-{self.run}", clock=clock)
+        self._memories = Memories(
+            self.run,
+            parts.journal,
+            parts.private,
+            recipe.codec.error_feedback,
+            self.follower.schedule.base_round,
+            self._counted,
+        )
+
+    def _privacy(self) -> Finish | None:
+        """Clipping and noise as the recipe has them; the noise's secret is in the journal."""
+        recipe, parts = self.follower.recipe, self.parts
+        if recipe.privacy.clip == 0:
+            return None
+        secret = noise_secret(parts.journal, lambda size: parts.salt()[:size])
+        context = f"{parts.chain.chain_id}/{parts.contracts.runs.address}/{self.run}".encode()
+        return finish_with(recipe.privacy, secret, context)
+
+    # Training
 
     def prepare(self, head: BlockRef) -> None:
-        """Trains the round whose commitment is due, without touching the chain; `step` then has it ready."""
-        schedule = self.follower.schedule
-        round = schedule.round_at(head.time)
-        seat = self.seat_in(round)
-        if seat is None or not schedule.commit(round).contains(head.time) or not self._due(round, seat):
-            return
-        base, samples = self.reached(self.follower.base, round), self.follower.samples(round)
-        if base is None or samples is None:
-            return
-        try:
-            self._work = {round: self._train(round, seat, base, samples.assigned[seat])}
-        except TrainingDiverged as error:
-            log.error("nothing to submit", round=round, cause=error.cause, fix=error.fix)
-            self._skipped.add(round)
+        """Trains the round whose commitment is due, without touching the chain; `act_on` then has it ready."""
+        self.begin(head)
+        if self._job is not None:
+            self._job.wait()
+            self.begin(head)
+
+    def begin(self, head: BlockRef) -> None:
+        """Begins to train what is due, takes what is done, ends what is no longer wanted."""
+        due = self._due(head)
+        if (job := self._job) is not None and job.done:
+            self._job = None
+            if due == job.assignment:
+                self._take(job)
+                due = self._due(head)
+        if self._job is not None:
+            self._mind(self._job, due)
+        elif isinstance(due, Assignment):
+            self._start(due)
+        else:
+            self.timesheet.now(due)
 
     def act(self, head: BlockRef) -> None:
         schedule = self.follower.schedule
@@ -94,6 +235,135 @@ class TrainerNode(Node):
 
     def forget(self) -> None:
         self._work.clear()
+
+    def close(self) -> None:
+        """Gives up the round in training; its checkpoint leads on."""
+        if self._job is not None:
+            self._job.stop()
+            self._job.wait()
+
+    def next_due(self, now: int) -> int:
+        return now + 1 if self._job is not None else super().next_due(now)
+
+    def _due(self, head: BlockRef) -> Assignment | str:
+        """What to train at `head`, or what is waited for."""
+        schedule = self.follower.schedule
+        round = schedule.round_at(head.time)
+        if head.time < schedule.start or round >= self.record.planned_rounds:
+            return "the run to start" if head.time < schedule.start else "the run to end"
+        seat = self.seat_in(round)
+        if seat is None or not self.record.may_commit(seat, round):
+            return "a seat"
+        if not schedule.commit(round).contains(head.time) or self._has_worked(round):
+            return "the next round"
+        base, samples = self.reached(self.follower.base, round), self.follower.samples(round)
+        if base is None or samples is None:
+            return "the base state" if base is None else "the samples"
+        return Assignment(round, seat, base.root, samples.assigned[seat])
+
+    def _has_worked(self, round: int) -> bool:
+        done = round in self._skipped or round in self._work
+        return done or self.parts.journal.commitment(self.run, round, self.role) is not None
+
+    def _start(self, due: Assignment) -> None:
+        base = self.follower.base(due.round)
+        assert base is not None and base.root == due.base_root
+        memory, pending = self._memories.start(due.round), self._pending(due.round)
+        start = local_start(self.follower.recipe, base.state, pending)
+        self.timesheet.now(TRAINING)
+        self._job = Job(due, lambda job: self._train(job, due, start, memory))
+
+    def _mind(self, job: Job, due: Assignment | str) -> None:
+        """Stops a job whose round is over or whose base is gone, and hurries one that would be late."""
+        if due != job.assignment:
+            job.stop()
+            return
+        window = self.follower.schedule.commit(job.assignment.round)
+        if self.parts.chain.head().time >= window.end - max(LATE_S, (window.end - window.start) * LATE_SHARE):
+            job.hurry()
+
+    def _take(self, job: Job) -> None:
+        round = job.assignment.round
+        try:
+            self._work = {round: job.result()}
+        except TrainingStopped as stopped:
+            log.info("given up", round=round, cause=stopped.cause)
+        except TrainingDiverged as error:
+            log.error("nothing to submit", round=round, cause=error.cause, fix=error.fix)
+            self._skipped.add(round)
+        except EarnestError as error:
+            log.error("training failed", round=round, cause=error.cause, fix=error.fix)
+            self._failures[round] = self._failures.get(round, 0) + 1
+            if self._failures[round] == TRIES:
+                self._skipped.add(round)
+
+    def _train(self, job: Job, due: Assignment, start: State, memory: TrainerMemory) -> HonestWork:
+        """In the job's thread: nothing here touches journal or chain."""
+        recipe = self.follower.recipe
+        steps = inner_steps(recipe, memory.codec)
+        ids = due.sample_ids[: steps * recipe.inner.batch]
+        try:
+            local = self._local_trainer(job).train(start, ids, due.round, memory)
+            gradient = local.pseudo_gradient
+            if self._finish is not None:
+                gradient = self._finish(gradient, due.round)
+            encoded = self.follower.codec.encode(gradient, memory.codec)
+        finally:
+            self.timesheet.now("the commitment")
+        memory.codec = encoded.memory
+        log.info(
+            "trained",
+            round=due.round,
+            seat=due.seat,
+            steps=local.steps,
+            loss=local.losses[-1],
+            bytes=len(encoded.payload),
+            idle=round(self.timesheet.as_dict()["idle_share"], 4),
+        )
+        return HonestWork(
+            round=due.round,
+            seat=due.seat,
+            base_root=due.base_root,
+            sample_ids=ids[: local.steps * recipe.inner.batch],
+            payload=encoded.payload,
+            memory=memory.to_bytes(),
+            tokens=local.tokens,
+            steps=local.steps,
+        )
+
+    def _local_trainer(self, job: Job) -> LocalTrainer:
+        return self._trainer or SingleProcess(
+            self._task,
+            self.follower.recipe,
+            self.record.params.rounds,
+            self._machine,
+            self._private,
+            self._checkpoints,
+            job.stopped,
+            job.late,
+        )
+
+    def _pending(self, round: int) -> Update | None:
+        """The own update of the round before, as it was sent, where its outcome is still open."""
+        if self.follower.recipe.overlap != "eager" or self.follower.schedule.base_round(round) == round - 1:
+            return None
+        seat = self.seat_in(round - 1)
+        saved = self.parts.journal.commitment(self.run, round - 1, self.role)
+        if seat is None or saved is None or saved.manifest is None:
+            return None
+        if seat not in self.record.round(round - 1).commits:
+            return None
+        try:
+            payload = self.parts.private.get(saved.manifest.update, self.follower.recipe.max_payload_bytes)
+            return self.follower.codec.decode(payload)
+        except (StorageError, PayloadError) as error:
+            log.warning("no preview: the own update is lost", round=round, cause=str(error))
+            return None
+
+    def _counted(self, round: int) -> bool:
+        """Whether the own update of a decided round changed the state."""
+        seat, weights = self.seat_in(round), self.record.settled(round).consensus
+        return seat is not None and seat < len(weights) and weights[seat] > 0
 
     # Commit
 
@@ -115,19 +385,10 @@ class TrainerNode(Node):
             self.follower.schedule.commit(round).end,
         )
 
-    def _due(self, round: int, seat: int) -> bool:
-        return (
-            round < self.record.planned_rounds
-            and round not in self._skipped
-            and round not in self._work
-            and self.record.may_commit(seat, round)
-            and self.parts.journal.commitment(self.run, round, self.role) is None
-        )
-
     def _claim(self, round: int, work: HonestWork) -> SavedCommitment | None:
         """Writes manifest and salt down, synced, before anything is sent; None if there is nothing to submit."""
         parts, payload = self.parts, self._forge(work)
-        self._remember(round, work.memory)
+        self._memories.end(round, work.memory)
         if payload is None:
             self._skipped.add(round)
             return None
@@ -137,7 +398,7 @@ class TrainerNode(Node):
             trainer=parts.account,
             base_state=work.base_root,
             update=parts.private.put(payload),
-            samples=samples_root(work.sample_ids),
+            samples=self._private.root if self._private else samples_root(work.sample_ids),
             trace=ZERO,
             steps=work.steps,
             tokens=work.tokens,
@@ -145,38 +406,10 @@ class TrainerNode(Node):
         )
         salt, runs = parts.salt(), parts.contracts.runs.address
         digest = commitment(parts.chain.chain_id, runs, self.run, round, parts.account, manifest.hash(), salt)
-        return parts.journal.save_commitment(self.run, round, self.role, digest, salt, manifest=manifest)
-
-    def _train(self, round: int, seat: int, base: Standing, ids: tuple[int, ...]) -> HonestWork:
-        recipe = self.follower.recipe
-        memory = self._memory(round)
-        local = train_round(self._task, recipe, base.state, ids, round, self.record.params.rounds, memory)
-        encoded = self.follower.codec.encode(local.pseudo_gradient, memory.codec or None)
-        memory.codec = encoded.residual or {}
-        log.info("trained", round=round, seat=seat, loss=local.losses[-1], bytes=len(encoded.payload))
-        return HonestWork(
-            round=round,
-            seat=seat,
-            base_root=base.root,
-            sample_ids=ids,
-            payload=encoded.payload,
-            memory=memory.to_bytes(),
-            tokens=local.tokens,
-            steps=local.steps,
-        )
-
-    def _memory(self, round: int) -> TrainerMemory:
-        """What the last round it worked in left behind, unless that is lost: training then starts afresh."""
-        for earlier in range(round - 1, max(-1, round - 1 - MEMORY_ROUNDS), -1):
-            if root := self.parts.journal.get(f"{self.run}/memory/{earlier}"):
-                try:
-                    return TrainerMemory.from_bytes(self.parts.private.get(root, MAX_MEMORY_BYTES))
-                except StorageError as error:
-                    log.error("optimizer state lost", round=earlier, cause=error.cause)
-        return TrainerMemory()
-
-    def _remember(self, round: int, memory: bytes) -> None:
-        self.parts.journal.put(f"{self.run}/memory/{round}", self.parts.private.put(memory))
+        saved = parts.journal.save_commitment(self.run, round, self.role, digest, salt, manifest=manifest)
+        if self._checkpoints:
+            self._checkpoints.clear()
+        return saved
 
     # Reveal
 

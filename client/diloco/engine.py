@@ -115,6 +115,7 @@ class SingleProcess:
     private: PrivateData | None = None
     checkpoints: Checkpoints | None = None
     stop: Callable[[], bool] = never
+    late: Callable[[], bool] = never
 
     def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
         return train_round(
@@ -129,6 +130,7 @@ class SingleProcess:
             private=self.private,
             checkpoints=self.checkpoints,
             stop=self.stop,
+            late=self.late,
         )
 
 
@@ -145,13 +147,15 @@ def train_round(
     private: PrivateData | None = None,
     checkpoints: Checkpoints | None = None,
     stop: Callable[[], bool] = never,
+    late: Callable[[], bool] = never,
 ) -> LocalRound:
     """Train on `sample_ids`, in order, from `state`: H steps on H * batch ids, fewer on fewer.
 
     With `private` data only the number of ids counts. Deterministic in its arguments on one machine, the number of
     threads included: they change the order of sums. They are the whole process's, and stay: putting them back would
     change them under another round in the process. What is random in a step (dropout) follows from recipe, round and
-    step. With `checkpoints` a round that was broken off goes on where it was, to the same bits.
+    step. With `checkpoints` a round that was broken off goes on where it was, to the same bits. Once `late()` is true
+    the round ends with the steps that it has, at least one.
 
     Leaves the new inner optimizer state in `memory.inner`; `memory.codec` is the codec's to use and the caller's to
     store. Raises TrainingDiverged, TrainingStopped (`stop()` came true between two steps), DeviceError.
@@ -172,6 +176,8 @@ def train_round(
     progress = found or Progress([], 0, state.parameters, memory.inner)
     work.put(progress)
     for one in batches(progress.step):
+        if work.step and late():
+            break
         if stop():
             if checkpoints:
                 checkpoints.save(key, work.taken())

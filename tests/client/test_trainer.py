@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from earnest.client.diloco.engine import TrainerMemory, TrainingDiverged
+from earnest.client.diloco.engine import LocalRound, SingleProcess, TrainerMemory, TrainingDiverged
+from earnest.client.diloco.state import State
 from earnest.client.errors import (
     ChainError,
+    EarnestError,
     EndpointDown,
     JournalCorrupt,
     NonceDrift,
@@ -20,7 +23,7 @@ from earnest.client.errors import (
 )
 from earnest.client.node import Node, run_forever
 from earnest.client.participation import operator_steps
-from earnest.client.trainer import HonestWork, TrainerNode
+from earnest.client.trainer import TrainerNode
 from earnest.protocol.merkle import samples_root
 from earnest.protocol.verdicts import Role, Verdict
 from tests.client.world import TRAINER_BOND, World, make_world
@@ -93,23 +96,42 @@ def test_who_comes_after_the_commit_window_sits_the_round_out(tmp_path: Path) ->
         assert world.bond(T0) == TRAINER_BOND
 
 
+@dataclass
+class Failing:
+    """A LocalTrainer that fails as often as `errors` says, and then works."""
+
+    world: World
+    errors: dict[int, list[EarnestError]]
+    tried: list[int] = field(default_factory=list)
+
+    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
+        self.tried.append(round)
+        if self.errors.get(round):
+            raise self.errors[round].pop()
+        files = self.world.files[T0]
+        sole = SingleProcess(files.task, files.bundle.recipe, self.world.params.rounds)
+        return sole.train(state, ids, round, memory)
+
+
 def test_training_that_diverges_submits_nothing_and_does_not_end_the_node(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=2) as world:
-        node = world.nodes[T0]
-        assert isinstance(node, TrainerNode)
-        train, tried = node._train, list[int]()
-
-        def diverging(round: int, *others: Any) -> HonestWork:
-            tried.append(round)
-            if round == 0:
-                raise TrainingDiverged("the local loss is not finite", "lower the rate")
-            return train(round, *others)
-
-        setattr(node, "_train", diverging)  # noqa: B010
+        failing = Failing(world, {0: [TrainingDiverged("the local loss is not finite", "lower the rate")]})
+        world.node(T0, trainer=failing)
         world.play()
         record = world.nodes[V0].record
         assert (record.round(0).commits, record.round(1).commits.keys()) == ({}, {0})
-        assert tried == [0, 1]
+        assert failing.tried == [0, 1]
+
+
+def test_what_fails_for_another_reason_is_tried_again_a_few_times(tmp_path: Path) -> None:
+    with make_world(tmp_path, attacks=("none",), validators=1, rounds=2) as world:
+        lost = EarnestError("a worker is gone", "look at its log")
+        failing = Failing(world, {0: [lost], 1: [lost] * 5})
+        world.node(T0, trainer=failing)
+        world.play()
+        record = world.nodes[V0].record
+        assert (record.round(0).commits.keys(), record.round(1).commits) == ({0}, {})
+        assert failing.tried == [0, 0, 1, 1, 1]
 
 
 def test_a_missed_round_does_not_cost_the_optimizer_its_state(tmp_path: Path) -> None:
@@ -117,13 +139,13 @@ def test_a_missed_round_does_not_cost_the_optimizer_its_state(tmp_path: Path) ->
         world.play()
         node = world.nodes[T0]
         assert isinstance(node, TrainerNode)
-        after = node._memory(1).to_bytes()
+        after = node._memories.start(1).to_bytes()
         assert after != TrainerMemory().to_bytes()
-        assert node._memory(5).to_bytes() == after
-        assert node._memory(0).to_bytes() == TrainerMemory().to_bytes()
+        assert node._memories.start(5).to_bytes() == after
+        assert node._memories.start(0).to_bytes() == TrainerMemory().to_bytes()
         for path in (tmp_path / T0 / "private").iterdir():
             path.write_bytes(b"damaged")
-        assert node._memory(1).to_bytes() == TrainerMemory().to_bytes()
+        assert node._memories.start(1).to_bytes() == TrainerMemory().to_bytes()
 
 
 def test_an_exit_stops_the_commits_and_keeps_the_bond_whole(tmp_path: Path) -> None:
@@ -150,10 +172,13 @@ class Troubled:
     def finished(self) -> bool:
         return not self.errors
 
-    def step(self) -> int:
+    def step(self, *, wait: bool = True) -> int:
         if (error := self.errors.pop(0)) is not None:
             raise error
         return 0
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def forever(node: Any) -> None:
