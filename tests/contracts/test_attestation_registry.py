@@ -58,10 +58,15 @@ def capped() -> AttestedRun:
 
 def revoke(attested: AttestedRun, trainer: int = 0, **changes: Any) -> None:
     """Anyone ends a trainer's key; what was logged is what the default attester claims."""
-    said = claims_of(SimulatedAttester(VENDOR))
-    basis = {"workload": said.workload, "platform": said.platform, "pck": said.pck} | changes
+    said = replace(claims_of(SimulatedAttester(VENDOR)), **changes)
     attested.registry.revoke(
-        attested.run.id, attested.run.trainers[trainer], attested.policy, *basis.values(), sender=STRANGER
+        attested.run.id,
+        attested.run.trainers[trainer],
+        attested.policy,
+        said.workload,
+        said.platform,
+        said.pck,
+        sender=STRANGER,
     )
 
 
@@ -482,7 +487,7 @@ def test_a_key_ends_only_by_what_it_rests_on(attested: AttestedRun) -> None:
     attested.registry.deny(attested.policy, b"\1" * 32, sender=GUARDIAN)
     for field in ("workload", "platform", "pck"):
         with reverts("attestation: not what was logged"):
-            revoke(attested, **{field: b"\1" * 32})
+            revoke(attested, 0, **{field: b"\1" * 32})
     other = replace(attested, policy=replace(attested.policy, guardian=STRANGER))
     attested.registry.deny(other.policy, entries()["platform"], sender=STRANGER)
     with reverts("attestation: not what was logged"):
