@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from earnest.client.attestation.attester import Attester, AttesterError, Quoted
 from earnest.client.attestation.enclave_key import EnclaveKey
@@ -20,13 +20,13 @@ from earnest.client.attestation.roots import root_name
 from earnest.client.chain.outbox import Status
 from earnest.client.errors import EarnestError
 from earnest.protocol.attestation import Evidence as Parts
-from earnest.protocol.attestation import Policy, Registration, key_binding, registry_parts, round_statement
+from earnest.protocol.attestation import Registration, key_binding, registry_parts, round_statement
 from earnest.protocol.quote import Quote, QuoteError, parse_quote
 
 if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
-    from earnest.client.chain.contracts import Call
+    from earnest.client.chain.contracts import Call, Registry, Runs
     from earnest.client.chain.contracts import EnclaveKey as LiveKey
     from earnest.client.chain.outbox import Outbox
     from earnest.client.storage.journal import Journal
@@ -41,27 +41,6 @@ PATIENCE_S: Final = 600
 
 class RegistrationError(EarnestError):
     """The run would not take this machine's key; told before a transaction is paid for."""
-
-
-class RegistryContract(Protocol):
-    """What a registration needs of the AttestationRegistry's wrapper."""
-
-    @property
-    def address(self) -> str: ...
-
-    def challenge(self, run: int, trainer: str, at: BlockRef) -> tuple[int, bytes]:
-        """A block's number and the challenge that it gives."""
-        ...
-
-    def register(self, registration: Registration, policy: Policy, evidence: Parts) -> Call: ...
-
-
-class RunsContract(Protocol):
-    """What it needs of TrainingRuns' wrapper."""
-
-    def enclave_key(self, run: int, trainer: str, at: BlockRef) -> LiveKey | None:
-        """The key on the record with its expiry, None if there is none."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -140,8 +119,8 @@ class KeyKeeper:
         self,
         *,
         place: Place,
-        registry: RegistryContract,
-        runs: RunsContract,
+        registry: Registry,
+        runs: Runs,
         attester: Attester,
         policy: PolicyFile,
         folder: Path,

@@ -18,6 +18,7 @@ import torch
 from web3.providers import BaseProvider
 
 from earnest.cli.demo import Attacker, Liar, Names, served_by
+from earnest.client.attestation.policy import PolicyFile
 from earnest.client.bundle import RunFiles, publish
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
@@ -37,7 +38,7 @@ from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import CodecChoice, Inner, Recipe, Scoring
-from earnest.protocol.run import RunParams
+from earnest.protocol.run import Level, RunParams
 from earnest.protocol.verdicts import Role
 from earnest.validator.node import ValidatorNode
 
@@ -85,6 +86,9 @@ class Setup:
     """Names with a seat and nobody at work for it."""
 
     patience: int = 0
+
+    policy: PolicyFile | None = None
+    """Of an attested run."""
 
 
 OVERLAP: Mapping[str, Any] = {
@@ -264,7 +268,10 @@ class World:
         accounts = [*self.seated, *setup.spare]
         self.admission = tuple((self.address(name), self.role(name)) for name in accounts)
         initial = initial_state(load_task(setup.recipe.task, setup.recipe.task_options), setup.recipe)
-        root = publish(sponsor.public, setup.recipe, self.admission, initial)
+        root = publish(sponsor.public, setup.recipe, self.admission, initial, setup.policy)
+        attestation = {}
+        if setup.policy is not None:
+            attestation = {"verification": Level.ATTESTED, "attestation_policy": setup.policy.hash}
         self.params = RunParams(
             **{
                 "start": self.devnet.now() + 10_000,
@@ -286,6 +293,7 @@ class World:
                 "admission_root": admission_root(self.admission),
                 "recipe_hash": setup.recipe.hash(),
                 "initial_state": state_root(initial),
+                **attestation,
                 **setup.params,
             }
         )
