@@ -186,7 +186,7 @@ def raise_floor(policy: IAttestationRegistry.Policy, number: uint256):
     lowest: uint256 = max(word >> FLOOR, convert(policy.evaluation_floor, uint256))
     assert number > lowest and number < 2**32, "attestation: floor not higher"
     self.narrowed[hash] = (word & FILTER_MASK) | (number << FLOOR)
-    log IAttestationRegistry.FloorRaised(policy=hash, floor=number)
+    log IAttestationRegistry.FloorRaised(policy=hash, floor=number, time=block.timestamp)
 
 
 # Views.
