@@ -6,7 +6,7 @@ Layout: AMD publication 56860, "SEV Secure Nested Paging Firmware ABI", table "A
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -100,12 +100,13 @@ def verify_report(
     report_data: bytes | None = None,
     generations: Collection[str] = ACCEPTED_GENERATIONS,
     vmpl: int = 0,
+    roots: Mapping[bytes, str] = AMD_ROOTS,
 ) -> Verification:
     """Verify a report (1184 bytes) at Unix second `at`; never raises for hostile evidence.
 
-    `vcek` is the chip's certificate and `issuers` AMD's ASK and ARK, each DER or PEM; the ARK must be one of
-    `AMD_ROOTS`. `report_data` (64 bytes) is what the report must contain; None: anything. `vmpl` is the highest
-    privilege level (a number) accepted; 0 is the guest's most privileged.
+    `vcek` is the chip's certificate, DER or PEM, and `issuers` AMD's ASK and ARK, PEM; the ARK must be one of `roots`
+    (generations by SHA-256 of the certificate). `report_data` (64 bytes) is what the report must contain; None:
+    anything. `vmpl` is the highest privilege level (a number) accepted; 0 is the guest's most privileged.
     """
     try:
         parsed = parse_report(report)
@@ -113,7 +114,7 @@ def verify_report(
             raise ValueError("a certificate is too large")
         chip = load_certificate(vcek)
         ask, ark = x509.load_pem_x509_certificates(issuers)
-        generation = AMD_ROOTS.get(sha256(ark.public_bytes(Encoding.DER)).digest())
+        generation = roots.get(sha256(ark.public_bytes(Encoding.DER)).digest())
         key = chip.public_key()
     except CERTIFICATE_ERRORS as error:
         return verdict([Check("SNP report format", False, str(error))], unusable=True, unchecked=UNCHECKED)

@@ -1,0 +1,1 @@
+"""Evidence of NVIDIA, AMD and AWS."""
