@@ -241,10 +241,7 @@ def _codecs(planned: Training, choice: CodecChoice) -> list[dict[str, Any]]:
 
     found = []
     for name in CODECS:
-        try:  # TEMP
-            bits = bits_per_parameter(replace(choice, name=name), planned.parameters)
-        except ValueError:  # TEMP
-            continue  # TEMP
+        bits = bits_per_parameter(replace(choice, name=name), planned.parameters)
         apart, beside = (replace(planned, bits=bits, overlap=mode) for mode in ("none", "eager"))
         rounds: list[Round] = [plan_round(apart), plan_round(beside)]
         found.append(

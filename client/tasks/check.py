@@ -84,10 +84,11 @@ def check_task(subject: Subject, *, threads: int = 1, steps: int = 3) -> CheckRe
     A task must be importable as the nodes import it: installed, or on PYTHONPATH. Raises TaskError where it cannot be
     loaded at all.
     """
-    seen = [_probe(subject, threads, steps, which) for which in range(PROCESSES)]
-    crashed = [one["crash"] for one in seen if "crash" in one]
-    if crashed:
-        return CheckReport(subject.task, (Finding("runs", False, crashed[0]),), 0, 0.0, 0, {})
+    seen: list[dict[str, Any]] = []
+    for which in range(PROCESSES):
+        seen.append(_probe(subject, threads, steps, which))
+        if "crash" in seen[-1]:
+            return CheckReport(subject.task, (Finding("runs", False, seen[-1]["crash"]),), 0, 0.0, 0, {})
     first = seen[0]
     findings = [Finding("runs", True, "two fresh processes went through")]
     findings += [_same(name, [one["digests"][name] for one in seen]) for name in first["digests"]]
@@ -160,11 +161,9 @@ def _no_network() -> list[str]:
     calls: list[str] = []
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in NETWORK_EVENTS and not isinstance(arguments[-1], str | bytes):
-            calls.append(f"{event} {arguments[-1]}")
-            raise ConnectionRefusedError("a task has no network")
         if event in NETWORK_EVENTS:
-            calls.append(event)
+            named = isinstance(arguments[0], str | bytes)  # a host; else a socket and then an address
+            calls.append(f"{event} {arguments[0] if named else arguments[-1]}")
             raise ConnectionRefusedError("a task has no network")
 
     sys.addaudithook(refuse)
@@ -374,10 +373,7 @@ def _sizes(choice: CodecChoice, spec: Spec) -> dict[str, int]:
             if choice.name == name
             else CodecChoice(name, k=choice.k, chunk=choice.chunk, rank=choice.rank)
         )
-        try:  # TEMP
-            found[name] = make_codec(one, spec).payload_bytes
-        except ValueError:  # TEMP
-            continue  # TEMP
+        found[name] = make_codec(one, spec).payload_bytes
     return found
 
 
