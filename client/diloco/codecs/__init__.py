@@ -8,6 +8,8 @@ from earnest.client.diloco.codecs.adaptive import inner_steps
 from earnest.client.diloco.codecs.codec import Codec, CodecMemory, Encoded
 from earnest.client.diloco.codecs.dense import DenseBf16
 from earnest.client.diloco.codecs.feedback import uncounted
+from earnest.client.diloco.codecs.int8 import Int8
+from earnest.client.diloco.codecs.lowrank import LowrankInt4
 from earnest.client.diloco.codecs.topk import Topk2Bit
 from earnest.client.diloco.codecs.update import Update, exact_norm
 from earnest.client.diloco.state import Spec
@@ -19,6 +21,8 @@ __all__ = [
     "CodecMemory",
     "DenseBf16",
     "Encoded",
+    "Int8",
+    "LowrankInt4",
     "PayloadError",
     "Topk2Bit",
     "Update",
@@ -31,16 +35,14 @@ __all__ = [
 
 def make_codec(choice: CodecChoice, spec: Spec) -> Codec:
     """The codec that a recipe names, for one model. Raises ValueError for one we don't have."""
+    feedback, energy = choice.error_feedback, choice.energy
     match choice.name:
         case "dense-bf16":
-            return DenseBf16(spec, choice.error_feedback)
+            return DenseBf16(spec, feedback)
+        case "int8":
+            return Int8(spec, choice.chunk, feedback)
         case "topk-2bit":
-            return Topk2Bit(
-                spec,
-                choice.k,
-                choice.chunk,
-                choice.error_feedback,
-                k_min=choice.k_min,
-                energy=choice.energy,
-            )
-    raise ValueError(f"no codec named {choice.name!r}; there are dense-bf16 and topk-2bit")
+            return Topk2Bit(spec, choice.k, choice.chunk, feedback, k_min=choice.k_min, energy=energy)
+        case "lowrank-int4":
+            return LowrankInt4(spec, choice.rank, feedback, rank_min=choice.rank_min, energy=energy)
+    raise ValueError(f"no codec named {choice.name!r}")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -118,7 +119,7 @@ class Topk2Bit:
                 squares = sizes.double().square_().sum(0).cumsum(0).numpy()
                 taken = [self._count(k, rows.shape[1]) - 1 for k in range(1, most + 1)]
                 kept[:most] += squares[taken]
-                kept[most] += rows.double().square_().sum().item()
+                kept[most] += torch.linalg.vector_norm(rows, dtype=torch.float64).item() ** 2
         return places, kept
 
     def _write(self, k: int, gaps: Array, codes: Array, scales: Array) -> bytes:
@@ -197,7 +198,10 @@ class TopkUpdate(Update):
 
     @property
     def bits(self) -> Array:
-        """Raw bfloat16 (uint16 [m])."""
+        return self._bits
+
+    @cached_property
+    def _bits(self) -> Array:
         return self._look_up(np.stack([self.scales, self.scales | 0x8000], 2).reshape(-1))
 
     def add_to(self, total: Tensor, factor: float) -> None:

@@ -11,6 +11,10 @@ from earnest.client.diloco.state import Spec
 
 SMALL = Spec((("a.weight", (3, 5)), ("b", (9,)), ("c.weight", (2, 2, 3))))  # 36 numbers: chunks of 16, 16, 4
 
+FACTORED = Spec(
+    (("a.weight", (4, 5)), ("b", (4,)), ("c.weight", (3, 4)))
+)  # 36 numbers, one matrix for rank 1
+
 
 def update_of(spec: Spec, values: Sequence[float]) -> dict[str, Tensor]:
     return spec.split(torch.tensor(values, dtype=torch.float32))

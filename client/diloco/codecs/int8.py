@@ -1,0 +1,114 @@
+"""`int8`: every parameter as a whole number from -127 to 127 times its chunk's scale."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from earnest.client.diloco.codecs.codec import (
+    CodecMemory,
+    Encoded,
+    check_finite,
+    finished,
+    groups,
+    owed,
+    require,
+)
+from earnest.client.diloco.codecs.update import Update, float32, root, square_sum
+from earnest.client.diloco.state import Spec
+from earnest.client.diloco.tensorfile import Entry, file_bytes, read, write
+
+MAX_CHUNK = 1 << 16
+SMALLEST, LARGEST = 0x0080, 0x7C01
+"""Raw bfloat16 of the scales allowed, 2**-126 to 1.0078125 * 2**121: every code times every scale is a float32."""
+
+
+class Int8:
+    """Rounded to nearest, halves to even: value = code * scale, exactly.
+
+    Chunks of `chunk` run over the name-sorted concatenation of all parameters. A file holds `scales` BF16
+    [chunks] and `codes` U8 [size], two's complement. Rules per chunk:
+
+    - the scale is zero or from 2**-126 to 1.0078125 * 2**121, where 127 times it is finite; no code is -128;
+    - the largest magnitude of the codes is 127, so a value has one scale;
+    - a chunk of zeros has scale and codes zero.
+    """
+
+    name = "int8"
+
+    def __init__(self, spec: Spec, chunk: int = 4096, error_feedback: float = 0.0) -> None:
+        if not 1 <= chunk <= MAX_CHUNK:
+            raise ValueError(f"int8 needs 1 <= chunk <= {MAX_CHUNK}, not {chunk}")
+        self.spec, self.chunk, self.error_feedback = spec, chunk, error_feedback
+        self.chunks = math.ceil(spec.size / chunk)
+        self.entries = [Entry("scales", "BF16", (self.chunks,)), Entry("codes", "U8", (spec.size,))]
+        self.payload_bytes = file_bytes(self.entries)
+
+    def encode(self, update: Mapping[str, Tensor], memory: CodecMemory | None = None) -> Encoded:
+        total = owed(self.spec, update, memory, self.error_feedback)
+        codes, scales = torch.empty(self.spec.size, dtype=torch.int8), torch.empty(self.chunks, 1)
+        for first, rows in groups(total, self.chunk):
+            low, high = rows.aminmax(dim=1, keepdim=True)
+            scale = (torch.maximum(high, -low) / 127).to(torch.bfloat16).float()
+            scale[scale < 2.0**-126] = 0.0
+            whole = (rows / scale.where(scale > 0, 1.0)).round_().clamp_(-127, 127).mul_(scale > 0)
+            codes[first * self.chunk :][: rows.numel()] = whole.view(-1)
+            scales[first : first + len(rows)] = scale
+        raw = scales.view(-1).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+        bodies = {"scales": raw, "codes": codes.numpy().view(np.uint8)}
+        payload = write({entry: bodies[entry.name] for entry in self.entries})
+        return finished(self, payload, total, self.error_feedback, {})
+
+    def decode(self, payload: bytes) -> Update:
+        tensors = read(payload, self.entries)
+        scales, codes = tensors["scales"], tensors["codes"].view(np.int8)
+        check_finite(scales)
+        require(not (scales & 0x8000).any(), "negative scale")
+        require(not (scales < SMALLEST)[scales > 0].any(), "scale below 2**-126")
+        require(not (scales > LARGEST).any(), "scale above 1.0078125 * 2**121")
+        squares = np.empty(self.chunks, np.int64)
+        for first, rows in _code_groups(codes, self.chunk):
+            low, high = (extreme.numpy().astype(np.int32) for extreme in rows.aminmax(dim=1))
+            require(not (low == -128).any(), "a code is -128")
+            zero = scales[first : first + len(rows)] == 0
+            largest = np.maximum(high, -low)
+            require(not largest[zero].any(), "a chunk of scale zero has a code")
+            require((largest == 127)[~zero].all(), "a chunk's largest code is not 127")
+            squares[first : first + len(rows)] = _square_sums(rows)
+        return Int8Update(self, payload, scales, codes, root(square_sum(scales, squares)))
+
+
+class Int8Update(Update):
+    """`codes` int8 [size]; `scales` [chunks] raw bfloat16."""
+
+    def __init__(
+        self, codec: Int8, payload: bytes, scales: np.ndarray, codes: np.ndarray, norm: float
+    ) -> None:
+        super().__init__(codec.spec, payload, norm)
+        self.chunk, self.codes, self.scales = codec.chunk, codes, scales
+
+    def add_to(self, total: Tensor, factor: float) -> None:
+        scales = torch.from_numpy(self.scales.astype(np.int32) << 16).view(torch.float32)[:, None]
+        share = float32(factor)
+        for first, rows in _code_groups(self.codes, self.chunk):
+            numbers = rows.float().mul_(scales[first : first + len(rows)]).mul_(share)
+            total[first * self.chunk :][: numbers.numel()].add_(numbers.view(-1))
+
+
+def _square_sums(rows: Tensor) -> np.ndarray:
+    """Int8 [rows, length] -> [rows]. Float32 is exact, in any order, for up to 1024 squares of 127."""
+    few = rows.float().square_().view(len(rows), -1, math.gcd(rows.shape[1], 1024))
+    return few.sum(2).double().sum(1).numpy()
+
+
+def _code_groups(codes: np.ndarray, chunk: int) -> Iterator[tuple[int, Tensor]]:
+    """As `groups`, of copies: what a payload holds is read-only, and torch knows no such thing."""
+    whole = len(codes) // chunk
+    size = max(1, (1 << 17) // chunk) * chunk
+    for start in range(0, whole * chunk, size):
+        part = codes[start : min(whole * chunk, start + size)]
+        yield start // chunk, torch.from_numpy(part.copy()).view(-1, chunk)
+    if whole * chunk < len(codes):
+        yield whole, torch.from_numpy(codes[whole * chunk :].copy()).view(1, -1)
