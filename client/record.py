@@ -7,7 +7,7 @@ A pure fold: the same events give the same record on every machine, in whatever 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from earnest.protocol.consensus import Ballot, Settled, settle
@@ -77,12 +77,44 @@ class Position(NamedTuple):
     log_index: int
 
 
+@dataclass(frozen=True)
+class KeyRegistration:
+    """An enclave key that the registry took, and what it rests on. Protocol section 11."""
+
+    trainer: str
+    key: str
+    policy: bytes
+    workload: bytes
+    root_id: bytes
+    platform: bytes
+    pck: bytes
+    quote: bytes
+    """SHA-256 of the quote's signed part."""
+
+    expiry: int
+    """As registered, unix seconds: the block's time plus the policy's `ttl_s`."""
+
+    challenge_block: int
+    evidence_root: bytes
+    collateral_digest: bytes
+    revoked: int | None = None
+    """Until when it counts since it was revoked, unix seconds."""
+
+    @property
+    def ends(self) -> int:
+        """It signs for rounds that open before this, unix seconds."""
+        return self.expiry if self.revoked is None else self.revoked
+
+
 @dataclass
 class RoundRecord:
     """What was recorded of one round."""
 
     commits: dict[int, Position] = field(default_factory=dict)
     manifests: dict[int, Manifest] = field(default_factory=dict)
+    attested: dict[int, KeyRegistration] = field(default_factory=dict)
+    """By trainer seat the registration of the key that signed its manifest, as it stood then."""
+
     seed: bytes | None = None
     report_commits: dict[int, Position] = field(default_factory=dict)
     report_words: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
@@ -106,6 +138,11 @@ class RunRecord:
         self.seats: dict[Role, dict[int, SeatRecord]] = {Role.TRAINER: {}, Role.VALIDATOR: {}}
         self.penalties: dict[bytes, dict[str, Any]] = {}
         self.barred: dict[str, int] = {}
+        self.keys: dict[str, list[KeyRegistration]] = {}
+        """By trainer, every enclave key it registered, the newest last."""
+
+        self._denied: dict[bytes, list[bytes]] = {}
+        self._floors: dict[bytes, list[tuple[int, int]]] = {}
         self._params: RunParams | None = None
         self._planned_rounds = 0
         self._settled: dict[int, Settled] = {}
@@ -144,6 +181,9 @@ class RunRecord:
             elif event.args.get("penalty") in self.penalties:
                 self._events.append(event)
                 self._on_penalty(event.name, event.args)
+            elif event.name in _NARROWINGS:  # of any policy: it may be older than the run that chose it
+                self._events.append(event)
+                _NARROWINGS[event.name](self, event.args)
 
     def rewind(self, block: int) -> None:
         """Forgets every event after `block`: those blocks are no longer on the chain."""
@@ -155,7 +195,8 @@ class RunRecord:
     @property
     def events(self) -> Sequence[Any]:
         """Everything that was logged of the run so far (client.chain.scanner.Event), in chain order."""
-        return self._events
+        policy = self._params and self._params.attestation_policy
+        return [e for e in self._events if e.name not in _NARROWINGS or e.args["policy"] == policy]
 
     def _run_created(self, args: dict[str, Any], at: Position) -> None:
         self._params = RunParams(*_as_tuple(args["params"]))
@@ -192,6 +233,27 @@ class RunRecord:
     def _revealed(self, args: dict[str, Any], at: Position) -> None:
         self.round(args["round"]).manifests[args["seat"]] = Manifest(*_as_tuple(args["manifest"]))
 
+    def _attested_reveal(self, args: dict[str, Any], at: Position) -> None:
+        self._revealed(args, at)
+        round, seat = self.round(args["round"]), args["seat"]
+        registered = self.newest_key(round.manifests[seat].trainer)
+        if registered is not None and registered.key == args["key"]:
+            round.attested[seat] = registered
+
+    def _key_registered(self, args: dict[str, Any], at: Position) -> None:
+        fields = {name: value for name, value in args.items() if name != "run"}
+        self.keys.setdefault(args["trainer"], []).append(KeyRegistration(**fields))
+
+    def _key_revoked(self, args: dict[str, Any], at: Position) -> None:
+        registered = self.keys[args["trainer"]]
+        registered[-1] = replace(registered[-1], revoked=args["expiry"])
+
+    def _entry_denied(self, args: dict[str, Any]) -> None:
+        self._denied.setdefault(args["policy"], []).append(args["entry"])
+
+    def _floor_raised(self, args: dict[str, Any]) -> None:
+        self._floors.setdefault(args["policy"], []).append((args["time"], args["floor"]))
+
     def _seed_stored(self, args: dict[str, Any], at: Position) -> None:
         self.round(args["round"]).seed = bytes(args["seed"])
 
@@ -216,6 +278,24 @@ class RunRecord:
             penalty["status"] = "seized" if args["seized"] else "released"
 
     # Asking
+
+    def newest_key(self, trainer: str) -> KeyRegistration | None:
+        """The enclave key that the trainer registered last; it may have ended."""
+        registered = self.keys.get(trainer)
+        return registered[-1] if registered else None
+
+    @property
+    def denied(self) -> tuple[bytes, ...]:
+        """What the guardian of the run's attestation policy has denied, oldest first."""
+        return tuple(self._denied.get(self.params.attestation_policy, ()))
+
+    def evaluation_floor(self, round: int) -> int:
+        """The floor that the guardian raised the policy's to, as it counts in `round`; 0 if it has not.
+
+        A raised floor counts from the second next round on (Protocol section 11).
+        """
+        schedule, raised = self.params.schedule(), self._floors.get(self.params.attestation_policy, ())
+        return max((floor for time, floor in raised if schedule.next_round(time) + 1 <= round), default=0)
 
     def owner(self, role: Role, seat: int, round: int) -> str | None:
         """The account that holds the seat in `round`."""
@@ -303,8 +383,13 @@ _FOLDS = {
     "AskedBack": RunRecord._asked_back,
     "Committed": RunRecord._committed,
     "Revealed": RunRecord._revealed,
+    "AttestedReveal": RunRecord._attested_reveal,
+    "KeyRegistered": RunRecord._key_registered,
+    "KeyRevoked": RunRecord._key_revoked,
     "SeedStored": RunRecord._seed_stored,
     "ReportCommitted": RunRecord._report_committed,
     "ReportRevealed": RunRecord._report_revealed,
     "PenaltyLocked": RunRecord._penalty_locked,
 }
+
+_NARROWINGS = {"Denied": RunRecord._entry_denied, "FloorRaised": RunRecord._floor_raised}

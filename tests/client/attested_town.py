@@ -1,0 +1,188 @@
+"""A run that takes attestations, on the embedded chain or on anvil: everything is real but the machines' vendor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from eth_hash.auto import keccak
+from web3.providers import BaseProvider, HTTPProvider
+
+from earnest.client.attestation.enclave_key import EnclaveKey
+from earnest.client.attestation.policy import PolicyFile
+from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
+from earnest.client.chain.answers import Receipt
+from earnest.client.chain.contracts import Call, Contracts
+from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.outbox import MemoryIntents, Outbox
+from earnest.client.chain.signer import Signer
+from earnest.client.party import Deployment
+from earnest.client.record import RunRecord
+from earnest.deploy.devnet import Devnet
+from earnest.deploy.plan import make_plan
+from earnest.deploy.run import run_plan
+from earnest.protocol.attestation import Evidence, Registration, key_binding, registry_parts, round_statement
+from earnest.protocol.constants import NO_SEAT
+from earnest.protocol.manifest import Manifest, commitment
+from earnest.protocol.quote import parse_quote
+from earnest.protocol.run import Level, RunParams
+from earnest.protocol.verdicts import Role
+from tests.anvil import anvil
+
+COIN = 10**18
+DAY = 86_400
+SALT = b"\x05" * 32
+PEOPLE = ("sponsor", "trainer", "other trainer", "guardian")
+SIGNERS = {name: Signer(keccak(name.encode())) for name in PEOPLE}
+VENDOR = SimulatedVendor()
+
+
+def enclave_key(label: str) -> EnclaveKey:
+    """A fixed key for each label."""
+    return EnclaveKey(label.encode().rjust(32, b"\1"))
+
+
+@dataclass
+class Town:
+    """The chain, the contracts, one run and its two trainers in seats 0 and 1."""
+
+    chain: Chain
+    provider: BaseProvider
+    deployment: Deployment
+    policy: PolicyFile
+    params: RunParams = field(init=False)
+    run: int = 0
+
+    @property
+    def contracts(self) -> Contracts:
+        return self.deployment.contracts
+
+    def send(self, name: str, call: Call) -> Receipt:
+        outbox = Outbox(
+            self.chain, SIGNERS[name], MemoryIntents(), clock=lambda: 0.0, sleep=lambda seconds: None
+        )
+        receipt = outbox.send("test", call)
+        assert receipt is not None
+        return receipt
+
+    def travel(self, to: int) -> None:
+        """A block at `to`, unix seconds."""
+        ahead = to - self.chain.head().time
+        assert ahead > 0, "the chain is past it"
+        for method, parameters in (("evm_increaseTime", [ahead]), ("evm_mine", [])):
+            answer = self.provider.make_request(method, parameters)  # pyright: ignore
+            assert "error" not in answer, answer
+
+    def record(self) -> RunRecord:
+        return self.deployment.read_run(self.run)
+
+    def open_run(self, level: Level = Level.ATTESTED, **changes: Any) -> None:
+        """The sponsor opens a run, both trainers join it."""
+        runs, vault, token = self.contracts.runs, self.contracts.vault, self.contracts.token
+        manager, policy = self.contracts.settlement.address, self.policy.hash
+        params = replace(TERMS, verification=level, **changes)
+        params = replace(
+            params,
+            attestation_policy=policy if level.takes_attestation else bytes(32),
+            start=self.chain.head().time + params.schedule().period + 500,
+        )
+        for name in ("sponsor", "trainer", "other trainer"):
+            self.send("sponsor", token.mint(SIGNERS[name].address, 100 * COIN))
+            self.send(name, token.approve(vault.address, 100 * COIN))
+            self.send(name, vault.deposit(100 * COIN))
+        self.send("sponsor", vault.allow(manager, params.budget))
+        self.send("sponsor", runs.create_run(params, "http://run.example"))
+        self.params, self.run = params, runs.run_count(at=self.chain.head())
+        for name in ("trainer", "other trainer"):
+            self.send(name, vault.bond(manager, self.run, COIN))
+            address = SIGNERS[name].address
+            self.send(name, runs.join(self.run, Role.TRAINER, address, "http://t.example", (), NO_SEAT))
+
+    def attempt(
+        self, name: str = "trainer", key: str = "key", attester: SimulatedAttester | None = None
+    ) -> tuple[Registration, Evidence]:
+        """What a trainer would register at the newest block."""
+        trainer, registry = SIGNERS[name].address, self.contracts.registry
+        number, challenge = registry.challenge(self.run, trainer, at=self.chain.head())
+        address = enclave_key(key).address
+        binding = key_binding(self.chain.chain_id, registry.address, trainer, address, self.run, challenge)
+        quote = parse_quote((attester or SimulatedAttester(VENDOR)).quote(binding + bytes(32)).quote)
+        parts = registry_parts(quote, self.policy.policy.pck_cas)
+        return Registration(self.run, trainer, address, number, b"\x0e" * 32, b"\x0c" * 32), parts
+
+    def register(self, name: str = "trainer", **how: Any) -> Receipt:
+        """A trainer registers a key, a block later than anything before."""
+        self.travel(self.chain.head().time + 2)
+        registration, parts = self.attempt(name, **how)
+        return self.send(name, self.contracts.registry.register(registration, self.policy.policy, parts))
+
+    def manifest(self, name: str, round: int) -> Manifest:
+        nothing = bytes(32)
+        return Manifest(
+            self.run, round, SIGNERS[name].address, b"\1" * 32, b"\2" * 32, nothing, nothing, 1, 2, 3
+        )
+
+    def commit(self, name: str, seat: int, round: int) -> Receipt:
+        who, digest = SIGNERS[name].address, self.manifest(name, round).hash()
+        runs = self.contracts.runs
+        sealed = commitment(self.chain.chain_id, runs.address, self.run, round, who, digest, SALT)
+        return self.send(name, runs.commit(self.run, seat, sealed))
+
+    def reveal(self, name: str, seat: int, round: int, key: str | None = None) -> Receipt:
+        """With the signature of the enclave key of that label, or without any."""
+        manifest, registry = self.manifest(name, round), self.contracts.registry.address
+        statement = round_statement(self.chain.chain_id, registry, self.run, round, manifest.hash())
+        signed = b"" if key is None else enclave_key(key).sign(statement)
+        return self.send(name, self.contracts.runs.reveal(seat, manifest, SALT, signed))
+
+
+TERMS = RunParams(
+    start=0,
+    rounds=6,
+    commit_s=1_000,
+    reveal_s=500,
+    score_commit_s=400,
+    score_reveal_s=300,
+    settle_s=600,
+    contest_s=700,
+    overlap=False,
+    trainer_limit=4,
+    validator_limit=1,
+    trainer_pool=COIN,
+    validator_pool=COIN,
+    trainer_min_bond=COIN,
+    validator_min_bond=COIN,
+    exit_delay=2 * DAY,
+    open_trainers=True,
+    admission_root=b"\6" * 32,
+    recipe_hash=b"\7" * 32,
+    initial_state=b"\x08" * 32,
+)
+
+
+@contextmanager
+def open_town(kind: str, folder: Path) -> Iterator[Town]:
+    """A town on the chain of this kind: "embedded", or "anvil" (skips where that is not installed)."""
+    if kind == "embedded":
+        devnet = Devnet({signer.address: 100 * COIN for signer in SIGNERS.values()})
+        yield _settle(devnet.provider, devnet.chain_id, folder)
+        return
+    with anvil() as url:
+        provider = HTTPProvider(url, exception_retry_configuration=None)
+        for signer in SIGNERS.values():
+            provider.make_request("anvil_setBalance", [signer.address, hex(100 * COIN)])  # pyright: ignore
+        yield _settle(provider, 31_337, folder)
+
+
+def _settle(provider: BaseProvider, chain_id: int, folder: Path) -> Town:
+    chain, intents = Chain([provider], chain_id), MemoryIntents()
+    outbox = Outbox(chain, SIGNERS["sponsor"], intents, clock=lambda: 0.0, sleep=lambda seconds: None)
+    plan = make_plan(chain_id, SIGNERS["sponsor"].address, 0)
+    manifest = run_plan(plan, chain, outbox, intents, folder / "m.json", network="devnet", git="")
+    contracts = Contracts.at(chain, manifest.address("TrainingRuns"), chain.head())
+    quote = parse_quote(SimulatedAttester(VENDOR).quote(bytes(64)).quote)
+    policy = PolicyFile.from_quotes([quote], platform_keys=2, guardian=SIGNERS["guardian"].address)
+    return Town(chain, provider, Deployment(chain, contracts, manifest.first_block), policy)
