@@ -173,7 +173,7 @@ def deny(policy: IAttestationRegistry.Policy, entry: bytes32):
     assert not self.denied[hash][entry], "attestation: already denied"
     self.denied[hash][entry] = True
     self.narrowed[hash] |= self._bit(entry)
-    log IAttestationRegistry.Denied(policy=hash, entry=entry)
+    log IAttestationRegistry.Denied(policy=hash, entry=entry, time=block.timestamp)
 
 
 @external

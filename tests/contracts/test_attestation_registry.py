@@ -398,7 +398,9 @@ def test_what_is_denied_registers_no_more_and_ends(attested: AttestedRun, what: 
     entry = entries()[what]
     assert not attested.registry.denied(attested.policy.hash(), entry)
     attested.registry.deny(attested.policy, entry, sender=GUARDIAN)
-    assert attested.evm.events("Denied") == [{"policy": attested.policy.hash(), "entry": entry}]
+    assert attested.evm.events("Denied") == [
+        {"policy": attested.policy.hash(), "entry": entry, "time": attested.evm.time}
+    ]
     assert attested.registry.denied(attested.policy.hash(), entry)
     with reverts(f"attestation: {what} denied"):
         attested.register()
@@ -462,7 +464,9 @@ def test_the_floor_only_rises(attested: AttestedRun) -> None:
         with reverts("attestation: floor not higher"):
             attested.registry.raise_floor(policy, low, sender=GUARDIAN)
     attested.registry.raise_floor(policy, 18, sender=GUARDIAN)
-    assert attested.evm.events("FloorRaised") == [{"policy": policy.hash(), "floor": 18}]
+    assert attested.evm.events("FloorRaised") == [
+        {"policy": policy.hash(), "floor": 18, "time": attested.evm.time}
+    ]
     with reverts("attestation: floor not higher"):
         attested.registry.raise_floor(policy, 18, sender=GUARDIAN)
     attested.registry.deny(policy, b"\xff" * 32, sender=GUARDIAN)

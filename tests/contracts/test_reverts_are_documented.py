@@ -8,9 +8,14 @@ from tests.contracts.harness import CONTRACTS
 
 PAGE = (CONTRACTS.parent / "docs" / "reverts.md").read_text()
 SOURCES = [p for p in sorted(CONTRACTS.rglob("*.vy")) if p.parent.name != "testing"]
-REASON = re.compile(r'"((?:vault|runs|settlement): [^"]+)"')
-ROW = re.compile(r"^\| `((vault|runs|settlement): [^`]+)` \| (.+) \| (.+) \|$", re.M)
-SECTIONS = {"vault": "StakeVault", "runs": "TrainingRuns", "settlement": "Settlement"}
+REASON = re.compile(r'"((?:vault|runs|settlement|attestation): [^"]+)"')
+ROW = re.compile(r"^\| `((vault|runs|settlement|attestation): [^`]+)` \| (.+) \| (.+) \|$", re.M)
+SECTIONS = {
+    "vault": "StakeVault",
+    "runs": "TrainingRuns",
+    "settlement": "Settlement",
+    "attestation": "AttestationRegistry",
+}
 
 
 def test_every_reason_has_its_row_and_every_row_its_reason() -> None:
