@@ -285,7 +285,7 @@ def _chain(
 def _shown(planned: Training, codec: str, document: dict[str, Any]) -> list[Any]:
     exchange, copies = document, f"{planned.copies} copies" if planned.copies > 1 else "one copy"
     rows = [
-        ("an update", _bytes(exchange["payload_bytes"]), f"{planned.bits:.3g} bits per parameter ({codec})"),
+        ("an update", _bytes(exchange["payload_bytes"]), f"at most {planned.bits:.3g} bits per parameter ({codec})"),
         ("sent by a trainer", _bytes(exchange["sent_bytes"]), copies),
         ("fetched by a trainer", _bytes(exchange["fetched_bytes"]), "the updates of all others"),
         ("training", _seconds(exchange["compute_s"]), f"{planned.inner_steps} steps of {planned.step_s:g} s"),
