@@ -18,7 +18,8 @@ EarnestError                    .cause  .fix
     └── JournalCorrupt               the journal cannot be read
 
 Beside what raises them: JournalForeign (a StorageError); SettingsError, AmountError, AddressError, RunFileError,
-UnfinishedError; NotAdmittedError, NoSeatError, NotDueError (participation); BundleError; TaskError, TrainingDiverged;
+UnfinishedError; NotAdmittedError, NoSeatError, NotDueError (participation); BundleError; TaskError, TrainingDiverged,
+TrainingStopped, DeviceError, PrivateDataMissing, PrivacyError (training); LayoutError, WorkersFailed (parallel); CollateralUnavailable (validator);
 AttesterError with NoTeeError, EvidenceError, PolicyFileError, RegistrationError, RootError (attestation);
 NetworkError, ManifestError, DeploymentError (deploy); UsageError, Interrupted (cli). `Refusal` is a BadAnswer that
 stays inside client.chain.
