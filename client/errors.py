@@ -19,10 +19,10 @@ EarnestError                    .cause  .fix
 
 Beside what raises them: JournalForeign (a StorageError); SettingsError, AmountError, AddressError, RunFileError,
 UnfinishedError; NotAdmittedError, NoSeatError, NotDueError (participation); BundleError; TaskError, TrainingDiverged,
-TrainingStopped, DeviceError, PrivateDataMissing, PrivacyError (training); LayoutError, WorkersFailed (parallel); CollateralUnavailable (validator);
+TrainingStopped, DeviceError, PrivateDataMissing, PrivacyError (training); LayoutError, WorkersFailed (parallel);
 AttesterError with NoTeeError, EvidenceError, PolicyFileError, RegistrationError, RootError (attestation);
-NetworkError, ManifestError, DeploymentError (deploy); UsageError, Interrupted (cli). `Refusal` is a BadAnswer that
-stays inside client.chain.
+CollateralUnavailable (validator); NetworkError, ManifestError, DeploymentError (deploy); UsageError, Interrupted (cli).
+`Refusal` is a BadAnswer that stays inside client.chain.
 """
 
 from __future__ import annotations
