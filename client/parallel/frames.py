@@ -6,6 +6,7 @@ only their user can enter. Nothing else listens there, and no bytes become code.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import socket
@@ -48,6 +49,13 @@ def receive_frame(source: socket.socket) -> tuple[dict[str, Any], dict[str, Tens
         _exactly(source, _bytes(value))
         tensors[name] = value.view(shape)
     return head["fields"], tensors
+
+
+def digest(parameter: Tensor, momentum: Tensor) -> bytes:
+    """SHA-256 of one parameter's bytes and its momentum's: equal exactly where the state agrees on it."""
+    sha = hashlib.sha256(_bytes(parameter.contiguous()))
+    sha.update(_bytes(momentum.contiguous()))
+    return sha.digest()
 
 
 def _bytes(tensor: Tensor) -> memoryview:

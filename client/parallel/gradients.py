@@ -7,6 +7,7 @@ also where B is no multiple of R. A replica without a row takes part with one ro
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -46,36 +47,35 @@ class Gradients:
         """Fills `.grad` of the parameters that are here; returns the batch's mean loss and the gradient's norm."""
         for parameter in self._part.parameters.values():
             parameter.grad = None
-        rows, weight = self._share(batch)
-        self._rows, self._divisor = rows, len(batch.targets) / self._part.grid.layout.replicas
-        loss = self._through_pipeline(rows, weight) if self._part.cut else self._alone(rows, weight)
+        self._rows, self._divisor = self._share(batch)
+        loss = self._through_pipeline() if self._part.cut else self._alone()
         self._add_tied()
         return self._totals(loss)
 
     def _share(self, batch: Batch) -> tuple[Batch, float]:
-        """This replica's rows and what their losses count: 1, or 0 where it has none of its own."""
+        """This replica's rows, and what the sum of their losses is divided by: infinity where none are its own."""
         grid, total = self._part.grid, len(batch.targets)
         start, end = (total * i // grid.layout.replicas for i in (grid.replica, grid.replica + 1))
         taken = slice(start, end) if end > start else slice(0, 1)
-        return Batch(batch.inputs[taken], batch.targets[taken]).to(str(grid.device)), float(end > start)
+        rows = Batch(batch.inputs[taken], batch.targets[taken]).to(grid.device)
+        return rows, total / grid.layout.replicas if end > start else math.inf
 
-    def _alone(self, rows: Batch, weight: float) -> float:
+    def _alone(self) -> float:
         with self._part.precision.forward():
-            losses = self._part.task.loss(self._module, rows)
-        loss = losses.sum() / self._divisor * weight
+            losses = self._part.task.loss(self._module, self._rows)
+        loss = losses.sum() / self._divisor
         loss.backward()
         return loss.item()
 
-    def _through_pipeline(self, rows: Batch, weight: float) -> float:
+    def _through_pipeline(self) -> float:
         """The replica's loss on its last stage, 0 on the others."""
-        grid, count = self._part.grid, len(rows.targets)
+        grid, count = self._part.grid, len(self._rows.targets)
         schedule = self._schedules.get(count)
         if schedule is None:
             schedule = self._schedules[count] = self._schedule(count)
         losses: list[Tensor] = []
-        inputs = (rows.inputs,) if grid.stage == 0 else ()
+        inputs = (self._rows.inputs,) if grid.stage == 0 else ()
         places = torch.arange(count) if grid.stage == grid.layout.stages - 1 else None
-        self._divisor /= weight or torch.inf
         schedule.step(*inputs, target=places, losses=losses, return_outputs=False)
         return float(torch.stack(losses).sum()) if losses else 0.0
 

@@ -28,9 +28,8 @@ from earnest.client.diloco.engine import LocalRound, TrainerMemory, TrainingDive
 from earnest.client.diloco.precision import DeviceError
 from earnest.client.diloco.state import State
 from earnest.client.errors import EarnestError
-from earnest.client.parallel.frames import Disconnected, receive_frame, send_frame
+from earnest.client.parallel.frames import Disconnected, digest, receive_frame, send_frame
 from earnest.client.parallel.layout import Layout, LayoutError
-from earnest.client.parallel.part import digest
 from earnest.client.tasks.task import TaskError
 from earnest.protocol.recipe import Recipe
 
@@ -38,7 +37,6 @@ log = structlog.get_logger()
 
 POLL_S = 0.2
 GRACE_S = 15.0
-START_S = 600.0  # other hosts may be slow to join
 SAID = {kind.__name__: kind for kind in (TrainingDiverged, LayoutError, TaskError, DeviceError)}
 
 
@@ -158,12 +156,12 @@ class ParallelTrainer:
 class Processes:
     """As many processes as `hosts` says, started when they are needed, and again after they died.
 
-    `timeout_s`: a process that says nothing for so long is dead; it must exceed the slowest step. `serving`: whom they
-    do rounds for, None after they were started.
+    `timeout_s`: a process that says nothing for so long is dead; it must exceed the slowest step. `start_s`: how long
+    they may take to come together, on all hosts. `serving`: whom they do rounds for, None after they were started.
     """
 
-    def __init__(self, hosts: Hosts, timeout_s: float = 300.0) -> None:
-        self.hosts, self.timeout_s = hosts, timeout_s
+    def __init__(self, hosts: Hosts, timeout_s: float = 300.0, start_s: float = 600.0) -> None:
+        self.hosts, self.timeout_s, self.start_s = hosts, timeout_s, start_s
         self.serving: object = None
         self._crew: _Crew | None = None
 
@@ -177,7 +175,7 @@ class Processes:
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """One command and its answer. Raises what the processes say, WorkersFailed where they cannot say anything."""
         try:
-            self._crew = self._crew or _Crew(self.hosts, self.timeout_s)
+            self._crew = self._crew or _Crew(self.hosts, self.timeout_s, self.start_s)
             answer, back = self._crew.ask(command, tensors)
         except BaseException:
             self.close()
@@ -196,7 +194,7 @@ class Processes:
 class _Crew:
     """One torchrun and the socket to its first process."""
 
-    def __init__(self, hosts: Hosts, timeout_s: float) -> None:
+    def __init__(self, hosts: Hosts, timeout_s: float, start_s: float) -> None:
         self.pids: list[int] = []
         self._timeout_s = timeout_s
         self._folder = Path(tempfile.mkdtemp(prefix="earnest-"))  # only this user can enter it
@@ -209,7 +207,7 @@ class _Crew:
             listening.listen(1)
             listening.settimeout(POLL_S)
             self._torchrun = self._start(hosts, path)
-            self._socket = self._accept(listening)
+            self._socket = self._accept(listening, start_s)
         except BaseException:
             self.close()
             raise
@@ -261,19 +259,19 @@ class _Crew:
                 [*run, *worker], stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
 
-    def _accept(self, listening: socket.socket) -> socket.socket:
-        for _ in range(math.ceil(START_S / POLL_S)):
+    def _accept(self, listening: socket.socket, start_s: float) -> socket.socket:
+        for _ in range(math.ceil(start_s / POLL_S)):
             try:
                 connection, _ = listening.accept()
             except TimeoutError:
                 if self._torchrun.poll() is not None:
                     raise self._failed("died before they began") from None
                 continue
-            connection.settimeout(START_S)
+            connection.settimeout(start_s)
             hello, _ = receive_frame(connection)
             self.pids = hello["pids"]
             return connection
-        raise self._failed(f"did not come together within {START_S:.0f} s")
+        raise self._failed(f"did not come together within {start_s:.0f} s")
 
     def _wait(self, seconds: float) -> None:
         try:

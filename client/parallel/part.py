@@ -8,7 +8,6 @@ depend on the cut.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -21,6 +20,7 @@ from earnest.client.diloco.optimizers import restore_state, saved_state
 from earnest.client.diloco.outer import outer_step
 from earnest.client.diloco.precision import Precision
 from earnest.client.diloco.state import Spec, State
+from earnest.client.parallel.frames import digest
 from earnest.client.parallel.grid import Grid, Tensors, receive_tensors, send_tensors
 from earnest.client.parallel.layout import LayoutError
 from earnest.client.parallel.stages import Cut, cut
@@ -202,13 +202,6 @@ def collect(part: Part, mine: Mapping[str, Tensor]) -> Tensors:
     for stage in range(1, grid.layout.stages):
         wholes |= dict(receive_tensors(grid.process(stage)))
     return wholes
-
-
-def digest(parameter: Tensor, momentum: Tensor) -> bytes:
-    """SHA-256 of one parameter's bytes and its momentum's: equal exactly where the state agrees on it."""
-    sha = hashlib.sha256(parameter.contiguous().numpy().tobytes())
-    sha.update(momentum.contiguous().numpy().tobytes())
-    return sha.digest()
 
 
 def _shard(model: nn.Module, grid: Grid) -> None:

@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--timeout", type=float, default=300.0, help="seconds after which a silent process is dead"
     )
     options = parser.parse_args(arguments)
+    if os.environ.get("RANK") == "0" and options.socket is None:
+        parser.error("the first process needs --socket: the trainer node starts it, on its own machine")
     dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout))
     node = _connect(options.socket) if dist.get_rank() == 0 else None
     try:
@@ -53,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     dist.destroy_process_group()
 
 
-def _connect(path: str | None) -> socket.socket:
-    if path is None:
-        raise SystemExit("the first process needs --socket: the trainer node starts it, on its own machine")
+def _connect(path: str) -> socket.socket:
     node = socket.socket(socket.AF_UNIX)
     node.connect(path)
     return node
