@@ -35,6 +35,7 @@ def start_trainer(
     owner: str | None = None,
     poll: float = 1.0,
     patience: int = 300,
+    private_data: str | None = None,
     flags: NodeFlags = NODE,
 ) -> Answer:
     """Train, commit, reveal and serve for your trainer seat, until the run is over or the node is stopped.
@@ -53,12 +54,16 @@ def start_trainer(
         Seconds between two looks at the chain.
     patience
         Seconds that others get to settle first.
+    private_data
+        Your own data, for a run on private data: module:name of a `PrivateBatches`. It never leaves this machine.
     """
 
     def make(parts: NodeParts, task: Task, wait: int) -> Node:
-        from earnest.client.trainer import TrainerNode  # torch: not for a command that is refused
+        from earnest.client.tasks.own import load_private  # torch: not for a command that is refused
+        from earnest.client.trainer import TrainerNode
 
-        return TrainerNode(parts, task, patience=wait)
+        private = None if private_data is None else load_private(private_data)
+        return TrainerNode(parts, task, patience=wait, private=private)
 
     return _run_node(run, Role.TRAINER, owner, poll, patience, flags, make)
 

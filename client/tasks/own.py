@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from earnest.client.diloco.codecs import make_codec
 from earnest.client.diloco.state import Spec, read_parameters
-from earnest.client.tasks.task import Batch, Task
+from earnest.client.tasks.task import Batch, PrivateData, Task, TaskError
 from earnest.protocol.recipe import Recipe, Scoring
 
 Pair = tuple[Tensor, Tensor]
@@ -85,6 +86,27 @@ class PrivateBatches:
     def batches(self, round: int, steps: int, batch: int) -> Iterator[Batch]:
         """At most `steps` batches; `batch` is the iterator's own matter."""
         return (Batch(inputs, targets) for inputs, targets in islice(self._make(round), steps))
+
+
+def load_private(dotted: str) -> PrivateData:
+    """The owner's own data, by the name of a module that can be imported: `module:name`, a PrivateData or what makes one.
+
+    Unlike a recipe's task the name comes from this machine's owner, and is trusted. Raises TaskError.
+    """
+    module, colon, name = dotted.partition(":")
+    if not (module and colon and name):
+        raise TaskError(f"{dotted!r} names no data", "write module:name")
+    try:
+        found = getattr(import_module(module), name, None)
+    except ImportError as error:
+        raise TaskError(
+            f"{module} cannot be imported: {error}", "install it, or put its folder on PYTHONPATH"
+        ) from error
+    made = found() if callable(found) else found
+    root = getattr(made, "root", None)
+    if not (isinstance(root, bytes) and len(root) == 32 and callable(getattr(made, "batches", None))):
+        raise TaskError(f"{dotted} is not private data", "it needs `root`, 32 bytes, and `batches`")
+    return cast(PrivateData, made)
 
 
 def recipe_for(task: Task, name: str, **fields: Any) -> Recipe:

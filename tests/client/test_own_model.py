@@ -31,6 +31,8 @@ from earnest.client.diloco.engine import TrainerMemory, train_round
 from earnest.client.diloco.initial import initial_state
 from earnest.client.diloco.state import State, to_bytes
 from earnest.client.diloco.tensorfile import PayloadError
+from earnest.client.tasks.own import load_private
+from earnest.client.tasks.task import TaskError
 
 PAGE = Path(__file__).parents[2] / "docs/own-model.md"
 BLOCKS = re.findall(r"^```python(?: file=(\S+))?\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -186,6 +188,28 @@ def test_private_batches_are_those_of_the_round() -> None:
     assert not torch.equal(first.pseudo_gradient["weight"], other.pseudo_gradient["weight"])
     with pytest.raises(ValueError, match="32 bytes"):
         PrivateBatches(make, b"short")
+
+
+DATA = PrivateBatches(lambda round: [], b"d" * 32)
+
+
+def test_private_data_is_loaded_by_name() -> None:
+    assert load_private(f"{__name__}:DATA") is DATA
+    assert load_private(f"{__name__}:make_data").root == b"m" * 32
+
+
+def make_data() -> PrivateBatches:
+    return PrivateBatches(lambda round: [], b"m" * 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("nothing", "names no data"), ("no.such:DATA", "cannot be imported"), (f"{__name__}:SAMPLES", "not private data"),
+     (f"{__name__}:missing", "not private data")],
+)  # fmt: skip
+def test_what_is_no_private_data_is_refused(name: str, cause: str) -> None:
+    with pytest.raises(TaskError, match=cause):
+        load_private(name)
 
 
 # A whole run in this process
