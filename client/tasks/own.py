@@ -89,7 +89,7 @@ class PrivateBatches:
 
 
 def load_private(dotted: str) -> PrivateData:
-    """The owner's own data, by the name of a module that can be imported: `module:name`, a PrivateData or what makes one.
+    """The owner's own data by its importable name, `module:name`: a PrivateData, or what makes one when called.
 
     Unlike a recipe's task the name comes from this machine's owner, and is trusted. Raises TaskError.
     """
