@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,21 +16,28 @@ from cyclopts.validators import Number
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import Exit, UsageError
-from earnest.cli.flags import Flags
-from earnest.cli.output import Answer, table, when
+from earnest.cli.flags import ChainFlags, Flags, RunNumber, SendFlags
+from earnest.cli.output import Answer, progress, table, when
+from earnest.cli.run_view import attestation_document
 from earnest.cli.session import Session
+from earnest.cli.transactions import consent, transaction, transaction_line, would_send
 from earnest.client.attestation.attester import MAX_QUOTE_BYTES, REPORT_DATA_BYTES
 from earnest.client.attestation.policy import DEFAULT_TTL_S, MAX_POLICY_BYTES, PolicyFile
 from earnest.client.attestation.roots import root_name
+from earnest.client.commands import UnfinishedError
+from earnest.client.participation import Step
 from earnest.protocol.constants import ZERO_ADDRESS
 
 if TYPE_CHECKING:
+    from earnest.client.attestation.attester import Attester
+    from earnest.client.record import KeyRegistration
     from earnest.protocol.quote import Quote
     from earnest.validator.verification import Verification
 
 app = make_group("attest")
-PLAIN = Flags()
+PLAIN, CHAIN, SEND = Flags(), ChainFlags(), SendFlags()
 
+Kind = Literal["simulated", "tdx-guest", "dstack"]
 Format = Literal["tdx4", "tdx5", "sgx3"]
 Status = Literal[
     "UpToDate",
@@ -44,6 +53,7 @@ Seconds = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 40))]
 LOUD = "SIMULATED: software made this. It is NOT A TEE and proves nothing about any machine."
 MAX_FILE_BYTES = 1 << 20
 STDIN = "-"
+INTEL_PCS = "https://api.trustedservices.intel.com"
 
 
 @app.command
@@ -262,6 +272,210 @@ def simulate(
         f"Check it: {check} --at {vendor.made}",
     ]
     return Answer(document, lines)
+
+
+@app.command
+def register(
+    run: RunNumber,
+    /,
+    *,
+    attester: Kind,
+    owner: str | None = None,
+    collateral: Path | None = None,
+    pccs: str = INTEL_PCS,
+    socket: Path | None = None,
+    code: str = "",
+    platform: Count = 0,
+    flags: SendFlags = SEND,
+) -> Answer:
+    """Register a key that lives inside this machine's TEE: makes key and quote, publishes the evidence, sends it.
+
+    The evidence lies among the account's public objects, which the trainer node serves. A node that was started with
+    an attester does all this by itself, and again before the key expires.
+
+    Example: earnest attest register 1 --attester tdx-guest
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    attester
+        Who makes the quote: Linux inside a TDX guest, dstack's guest agent, or software (SIMULATED, NOT A TEE).
+    owner
+        The seat's owner, when this key is its operator (default: the key's own account).
+    collateral
+        File with what Intel says of this machine (default: fetched and kept).
+    pccs
+        Where to fetch it: Intel's service, or a caching one.
+    socket
+        The dstack agent's socket (default: where dstack puts it).
+    code
+        What a simulated machine measures.
+    platform
+        Number of the simulated machine.
+    """
+    with Session(flags) as session:
+        trainer = session.address(owner)
+        policy_file = _run_policy(session, run)
+        machine = _attester(session, attester, socket, code, platform)
+        if attester == "simulated":
+            session.notice(LOUD)
+        document = {
+            "action": "register",
+            "run": run,
+            "trainer": trainer,
+            "attester": machine.kind,
+            "root": root_name(machine.root_id),
+            "root_id": machine.root_id,
+        }
+        judged = _collateral(session, collateral, pccs)
+        if session.flags.dry_run:
+            return _would_register(session, run, trainer, machine, policy_file, judged, document)
+        return _register(session, run, trainer, machine, policy_file, judged, document)
+
+
+@app.command
+def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = CHAIN) -> Answer:
+    """Show the keys that were registered in a run: whose, what runs there, under which root, until when.
+
+    Example: earnest attest show 1
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    account
+        Show only the keys of this trainer.
+    """
+    with Session(flags) as session:
+        record, now = session.deployment.read_run(run), session.chain.final().time
+        wanted = None if account is None else session.address(account)
+        keys = [
+            _key_document(key, newest=key is held[-1], now=now)
+            for trainer, held in sorted(record.keys.items())
+            for key in held
+            if wanted in (None, trainer)
+        ]
+    headings = ("trainer", "key", "workload", "root", "counts until", "evidence")
+    rows = [
+        (k["trainer"], k["key"], k["workload"].hex(), k["root"], k["until"], k["evidence_root"].hex())
+        for k in keys
+    ]
+    document = {"run": run, "attestation": attestation_document(record), "keys": keys}
+    return Answer(document, [table("Enclave keys", headings, rows) if keys else "No keys yet."])
+
+
+def _key_document(key: KeyRegistration, *, newest: bool, now: int) -> dict[str, Any]:
+    live = newest and now < key.ends
+    ended = "replaced" if not newest else "revoked" if key.revoked is not None else "expired"
+    return {
+        **asdict(key),
+        "root": root_name(key.root_id),
+        "ends": key.ends,
+        "live": live,
+        "until": when(key.ends) if live else ended,
+    }
+
+
+# Registering
+
+
+def _register(
+    session: Session,
+    run: int,
+    trainer: str,
+    machine: Attester,
+    policy_file: PolicyFile,
+    judged: Callable[[bytes], bytes],
+    document: dict[str, Any],
+) -> Answer:
+    from earnest.client.attestation.registration import REGISTER_STEP, KeyKeeper
+    from earnest.client.commands import finish_earlier, planned
+
+    party, sent = session.party(trainer), []
+    keeper = KeyKeeper.of(party, run, machine, policy_file, session.world.random, collateral=judged)
+    before = keeper.live(session.chain.head())
+    finish_earlier(party)
+    head = session.chain.head()
+    if keeper.live(head) == before:  # else an interrupted command's registration is mined by now
+        name, call = keeper.next_call(head)
+        step = Step(REGISTER_STEP, "register the enclave's key", call)
+        consent(session, planned(session.deployment, session.account, [step]))
+        receipt = keeper.send(name, call, head)
+        if receipt is None:
+            raise UnfinishedError("the registration is sent, but not mined yet", "run the same command again")
+        sent.append(transaction(session, step.name, call.function, receipt))
+    live = keeper.live(session.chain.head())
+    found = {"key": live and live.address, "expiry": live and live.expiry, "transactions": sent}
+    told = "There is no key." if live is None else f"The key {live.address} counts until {when(live.expiry)}."
+    return Answer({**document, "account": session.account, **found}, [*map(transaction_line, sent), told])
+
+
+def _would_register(
+    session: Session,
+    run: int,
+    trainer: str,
+    machine: Attester,
+    policy_file: PolicyFile,
+    judged: Callable[[bytes], bytes],
+    document: dict[str, Any],
+) -> Answer:
+    """--dry-run: with a key that is thrown away, so that nothing is kept."""
+    from earnest.client.attestation.enclave_key import EnclaveKey
+    from earnest.client.attestation.registration import REGISTER_STEP, Place, prepare
+    from earnest.client.commands import planned
+
+    registry = session.contracts.registry
+    key = EnclaveKey.make(session.world.random).address
+    place = Place(session.chain.chain_id, registry.address, run, trainer)
+    challenge = registry.challenge(run, trainer, session.at)
+    made = prepare(machine, key, place, challenge, policy_file, collateral=judged)
+    call = registry.register(made.registration, policy_file.policy, made.parts)
+    step = Step(REGISTER_STEP, "register the enclave's key", call)
+    plan = planned(session.deployment, session.account, [step])
+    return would_send(session, plan, {**document, "workload": made.quote.workload()})
+
+
+def _run_policy(session: Session, run: int) -> PolicyFile:
+    """The run's policy, from its files. Raises UsageError for a run that takes no attestation."""
+    from earnest.client.bundle import load_bundle
+    from earnest.client.storage.objects import ObjectStore
+
+    record = session.deployment.read_run(run)
+    found = load_bundle(record.uri, record.params, ObjectStore("memory:///")).attestation
+    if found is None:
+        raise UsageError(f"run {run} takes no attestation", "join and train: its trainers need no TEE")
+    return found
+
+
+def _attester(session: Session, kind: Kind, socket: Path | None, code: str, platform: int) -> Attester:
+    if kind == "simulated":
+        from earnest.client.attestation.simulated import SimulatedAttester
+
+        return SimulatedAttester(code=code.encode(), platform=platform)
+    if kind == "dstack":
+        from earnest.client.attestation.dstack import DstackAttester
+
+        return DstackAttester(socket)
+    from earnest.client.attestation.tdx_guest import TdxGuestAttester
+
+    return TdxGuestAttester(session.world.random)
+
+
+def _collateral(session: Session, given: Path | None, url: str) -> Callable[[bytes], bytes]:
+    """What judges a quote of this machine: the file's, or what the service says, kept in the data folder."""
+    if given is not None:
+        content = _file(given)
+        return lambda quote: content
+
+    def fetch(quote: bytes) -> bytes:
+        from earnest.validator.collateral import CollateralCache, pccs
+
+        cache = CollateralCache(session.settings.data_dir / "collateral", pccs(url))
+        with progress(session.world.stderr, f"fetching collateral from {url}"):
+            return asyncio.run(cache.collateral(quote, int(session.world.clock()))).data
+
+    return fetch
 
 
 # Showing

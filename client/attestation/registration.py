@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from earnest.client.chain.contracts import Call, Registry, Runs
     from earnest.client.chain.contracts import EnclaveKey as LiveKey
     from earnest.client.chain.outbox import Outbox
+    from earnest.client.party import Party
     from earnest.client.storage.journal import Journal
     from earnest.client.storage.objects import ObjectStore
 
 RENEW_SHARE: Final = 4
 """A key is renewed when less than this part of its time to live is left: a quarter."""
 
+REGISTER_STEP: Final = "register-key"
+ENCLAVE_FOLDER: Final = "enclave"
 PATIENCE_S: Final = 600
 """Seconds that a registration may wait to be mined; its challenge names a block among the last 256."""
 
@@ -139,6 +142,37 @@ class KeyKeeper:
         self._random, self._collateral, self._gpu, self._check = random, collateral, gpu, check
         self._loaded: EnclaveKey | None = None
 
+    @classmethod
+    def of(
+        cls,
+        party: Party,
+        run: int,
+        attester: Attester,
+        policy: PolicyFile,
+        random: Callable[[int], bytes],
+        *,
+        collateral: Callable[[bytes], bytes] | None = None,
+        gpu: Callable[[bytes], bytes] | None = None,
+        check: bool = True,
+    ) -> KeyKeeper:
+        """The keeper of an account at work: its keys lie in the account's folder, under `enclave`."""
+        contracts = party.deployment.contracts
+        return cls(
+            place=Place(party.deployment.chain.chain_id, contracts.registry.address, run, party.owner),
+            registry=contracts.registry,
+            runs=contracts.runs,
+            attester=attester,
+            policy=policy,
+            folder=party.folder / ENCLAVE_FOLDER,
+            store=party.public,
+            journal=party.journal,
+            outbox=party.outbox,
+            random=random,
+            collateral=collateral,
+            gpu=gpu,
+            check=check,
+        )
+
     def live(self, at: BlockRef) -> LiveKey | None:
         """The key that the chain holds for this trainer at `at`, whoever has it."""
         return self._runs.enclave_key(self.place.run, self.place.trainer, at)
@@ -156,6 +190,10 @@ class KeyKeeper:
         None: not mined in time; call it again. Raises RegistrationError, AttesterError, and what the outbox raises.
         """
         name, call = self.next_call(at)
+        return self.send(name, call, at)
+
+    def send(self, name: str, call: Call, at: BlockRef) -> Receipt | None:
+        """Sends what `next_call` gave at `at`; as `renew`."""
         return self._outbox.send(name, call, deadline=at.time + PATIENCE_S)
 
     def next_call(self, at: BlockRef) -> tuple[str, Call]:

@@ -12,7 +12,9 @@ from typing import Any, TextIO
 
 import pytest
 
-from tests.cli.conftest import ADDRESS, Result, TestWorld
+from earnest.cli import main
+from earnest.client.attestation.evidence import Evidence
+from tests.cli.conftest import ADDRESS, RUN_FILE, Place, Result, TestWorld
 
 DATA = Path(__file__).parents[1] / "data" / "attestation"
 VECTORS = {vector["id"]: vector for vector in json.loads((DATA / "index.json").read_text())["vectors"]}
@@ -270,3 +272,91 @@ def test_another_seed_is_a_root_that_nobody_knows(tmp_path: Path, cli: Run) -> N
 def test_odd_report_data_is_a_usage_error(data: str, tmp_path: Path, cli: Run) -> None:
     assert cli("attest", "simulate", str(tmp_path / "no"), "--report-data", data).code == 2
     assert not (tmp_path / "no").exists()
+
+
+# Register and show
+
+
+@pytest.fixture(scope="module")
+def attested(place: Place, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The number of a run that takes only what a simulated machine with the code `mine` signs."""
+    folder = tmp_path_factory.mktemp("attested")
+    assert main(["attest", "simulate", str(folder), "--code", "mine"], TestWorld()) == 0
+    terms = 'verification = "attested"\nattestation_policy = "policy.json"\n'
+    (folder / "run.toml").write_text(terms + RUN_FILE)
+    assert main(["run", "create", str(folder / "run.toml"), *place.acting("sponsor")], TestWorld()) == 0
+    return 2
+
+
+def registering(run: int, *more: str) -> list[str]:
+    return ["attest", "register", str(run), "--attester", "simulated", *more, "--json"]
+
+
+def test_run_show_says_whose_machines_an_attested_run_takes(attested: int, place: Place, cli: Run) -> None:
+    shown = cli("run", "show", str(attested), *place.reading(), "--json").document
+    assert shown["attestation"]["verification"] == "attested"
+    assert shown["attestation"]["root"] == "SIMULATED - NOT A TEE"
+    assert shown["attestation"]["policy"] == shown["attestation"]["policy"].lower()
+    assert "root: SIMULATED - NOT A TEE" in cli("run", "show", str(attested), *place.reading()).out
+    plain = cli("run", "show", "1", *place.reading(), "--json").document
+    assert (plain["attestation"], plain["terms"]["verification"]) == (None, "incentive")
+
+
+def test_a_dry_run_registers_nothing_and_keeps_no_key(attested: int, place: Place, cli: Run) -> None:
+    machine = ["--code", "mine", "--platform", "1"]
+    result = cli(*registering(attested, *machine, "--dry-run"), *place.acting("newcomer"))
+    assert result.code == 0, result
+    assert result.document["calls"][0]["function"] == "register"
+    assert result.document["root"] == "SIMULATED - NOT A TEE"
+    assert not list(place.folder.rglob("enclave"))
+    shown = cli("attest", "show", str(attested), *place.reading(), "--json").document
+    assert ADDRESS["newcomer"] not in {key["trainer"] for key in shown["keys"]}
+
+
+def test_a_registered_key_is_shown_with_its_root_and_its_evidence_is_served(
+    attested: int, place: Place, cli: Run
+) -> None:
+    result = cli(*registering(attested, "--code", "mine"), *place.acting("trainer"))
+    assert result.code == 0, result
+    assert "SIMULATED" in result.err and "NOT A TEE" in result.err
+    shown = cli("attest", "show", str(attested), *place.reading(), "--json").document
+    (key,) = [key for key in shown["keys"] if key["trainer"] == ADDRESS["trainer"]]
+    assert (key["key"], key["expiry"], key["live"]) == (
+        result.document["key"],
+        result.document["expiry"],
+        True,
+    )
+    assert key["root"] == "SIMULATED - NOT A TEE"
+    (evidence,) = place.folder.rglob(f"public/{key['evidence_root'][2:]}")
+    assert Evidence.read(evidence.read_bytes()).root().hex() == evidence.name
+    table = cli("attest", "show", str(attested), "--account", ADDRESS["trainer"], *place.reading()).out
+    assert key["key"] in table and "SIMULATED - NOT A TEE" in table
+
+
+def test_a_key_that_is_registered_again_replaces_the_first(attested: int, place: Place, cli: Run) -> None:
+    machine = ["--code", "mine", "--platform", "2"]
+    first = cli(*registering(attested, *machine), *place.acting("latecomer")).document
+    second = cli(*registering(attested, *machine), *place.acting("latecomer")).document
+    assert first["key"] != second["key"]
+    shown = cli(
+        "attest", "show", str(attested), "--account", ADDRESS["latecomer"], *place.reading(), "--json"
+    ).document
+    assert [(key["key"], key["live"]) for key in shown["keys"]] == [
+        (first["key"], False),
+        (second["key"], True),
+    ]
+
+
+def test_what_the_run_does_not_take_is_refused_before_it_costs_anything(
+    attested: int, place: Place, cli: Run
+) -> None:
+    other = cli(*registering(attested, "--code", "changed"), *place.acting("newcomer"))
+    assert (other.code, other.error["code"]) == (1, "registration")
+    assert "does not list" in other.error["cause"]
+    none = cli(*registering(1), *place.acting("newcomer"))
+    assert (none.code, none.error["code"]) == (2, "usage")
+    for kind in ("tdx-guest", "dstack"):
+        result = cli(
+            "attest", "register", str(attested), "--attester", kind, *place.acting("newcomer"), "--json"
+        )
+        assert (result.code, result.error["code"]) == (1, "no_tee")

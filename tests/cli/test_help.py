@@ -13,11 +13,11 @@ from earnest.cli.app import app
 from earnest.cli.exits import MEANINGS, Exit
 from tests.cli.conftest import Result
 
-EXPECTED = """demo devnet status doctor claim keys new keys import keys list token mint plan training plan privacy task check
-task export deploy plan deploy run
+EXPECTED = """demo devnet status doctor claim keys new keys import keys list token mint plan training plan privacy
+task check task export deploy plan deploy run
 deploy verify run create run serve run show run end run join run leave run sync run settle seat operator seat uri
 seat show stake deposit stake withdraw stake bond stake exit stake show trainer start validator start penalty show
-penalty contest"""
+penalty contest attest verify attest policy attest simulate attest register attest show"""
 
 
 def leaves(node: App, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -44,6 +44,7 @@ def test_every_command_of_the_list_is_there() -> None:
         "trainer",
         "validator",
         "penalty",
+        "attest",
         "plan",
         "task",
     }

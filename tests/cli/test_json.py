@@ -50,6 +50,11 @@ CASES: dict[str, tuple[str, list[str], int]] = {
     "validator start": (MINE, ["1"], 1),
     "penalty show": (READS, ["1"], 0),
     "penalty contest": (MINE, [PENALTY], 1),
+    "attest verify": (NOTHING, ["missing", "--collateral", "missing", "--at", "1"], 2),
+    "attest policy": (NOTHING, ["missing"], 2),
+    "attest simulate": (NOTHING, ["simulated"], 0),
+    "attest register": (MINE, ["1", "--attester", "simulated"], 2),
+    "attest show": (READS, ["1"], 0),
 }
 
 
