@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from earnest.client.attestation.evidence import MAX_EVIDENCE_BYTES
+from earnest.client.attestation.policy import PolicyFile
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.scanner import Scanner
 from earnest.client.diloco.codecs import Codec, Update
@@ -44,6 +46,10 @@ FETCHERS = 32
 """Payloads that are fetched at the same time."""
 
 
+Obtain = Callable[[int, int], bytes]
+"""One object of a seat in a round: `Follower.payload` or `Follower.evidence`."""
+
+
 @dataclass(frozen=True)
 class Standing:
     """The state after a round, and its root."""
@@ -56,7 +62,8 @@ class Follower:
     """Follows one run. `advance` to a block first; every answer then speaks of that block.
 
     `store` is the node's public object store: states and payloads that it has seen are kept and served from there.
-    `locate` turns a registered URI into the one to ask, where names are not the network's.
+    `locate` turns a registered URI into the one to ask, where names are not the network's. `policy` is the attestation
+    policy of a run that has one.
     """
 
     def __init__(
@@ -70,8 +77,10 @@ class Follower:
         store: ObjectStore,
         journal: Journal,
         locate: Callable[[str], str] = str,
+        policy: PolicyFile | None = None,
     ) -> None:
         self.record = record
+        self.policy = policy
         self._locate = locate
         self.recipe = recipe
         self.codec = codec
@@ -130,6 +139,14 @@ class Follower:
         root, limit = self.record.round(round).manifests[seat].update, self.recipe.max_payload_bytes
         return self._fetched(root, self.sources(round, seat), limit)
 
+    def evidence(self, round: int, seat: int) -> bytes:
+        """What the enclave key that signed the seat's manifest rests on, verified against the root on the record.
+
+        Raises KeyError where the reveal was not attested, Unavailable, StorageError or OSError as `payload` does.
+        """
+        root = self.record.round(round).attested[seat].evidence_root
+        return self._fetched(root, self.sources(round, seat), MAX_EVIDENCE_BYTES)
+
     def _fetched(self, root: bytes, sources: Sequence[str], limit: int) -> bytes:
         try:
             return self._store.get(root, limit)
@@ -148,20 +165,31 @@ class Follower:
 
     def payloads(self, round: int) -> dict[int, bytes | StorageError | OSError]:
         """By revealed seat its payload, or why it is not to be had; all are fetched side by side."""
-        return self._obtain(round, sorted(self.record.round(round).manifests))
+        return self._obtain(self.payload, round, sorted(self.record.round(round).manifests))
+
+    def evidences(self, round: int) -> dict[int, bytes | StorageError | OSError]:
+        """By seat whose reveal was attested its evidence, or why it is not to be had."""
+        return self._obtain(self.evidence, round, sorted(self.record.round(round).attested))
 
     def mirror(self, round: int) -> None:
         """Fetches what has been revealed so far and is not kept yet, so that it is served from here too."""
-        manifests = self.record.round(round).manifests
-        missing = [seat for seat in sorted(manifests) if not self._has(manifests[seat].update)]
-        for seat, found in self._obtain(round, missing).items():
-            if not isinstance(found, bytes):
-                log.warning("payload not mirrored", round=round, seat=seat, cause=str(found))
+        seen = self.record.round(round)
+        kinds: tuple[tuple[str, Obtain, dict[int, bytes]], ...] = (
+            ("payload", self.payload, {seat: one.update for seat, one in seen.manifests.items()}),
+            ("evidence", self.evidence, {seat: one.evidence_root for seat, one in seen.attested.items()}),
+        )
+        for kind, obtain, roots in kinds:
+            missing = [seat for seat in sorted(roots) if not self._has(roots[seat])]
+            for seat, found in self._obtain(obtain, round, missing).items():
+                if not isinstance(found, bytes):
+                    log.warning(f"{kind} not mirrored", round=round, seat=seat, cause=str(found))
 
-    def _obtain(self, round: int, seats: Sequence[int]) -> dict[int, bytes | StorageError | OSError]:
+    def _obtain(
+        self, one: Obtain, round: int, seats: Sequence[int]
+    ) -> dict[int, bytes | StorageError | OSError]:
         def obtain(seat: int) -> bytes | StorageError | OSError:
             try:
-                return self.payload(round, seat)
+                return one(round, seat)
             except (StorageError, OSError) as error:
                 return error
 

@@ -125,6 +125,7 @@ class Party:
             store=self.public,
             journal=self.journal,
             locate=self.locate,
+            policy=files.bundle.attestation,
         )
         parts = NodeParts(
             chain=self.deployment.chain,

@@ -110,7 +110,9 @@ def _copied(inputs: RoundInputs, late: Published, updates: Mapping[int, Publishe
 
 
 def _not_counted(inputs: RoundInputs, late: Published, base_root: bytes) -> Refusal | None:
-    """Verdict 7: assigned nothing, trained from a wrong base, or a norm far above the clip norm."""
+    """Verdict 7: not attested where the run asks for it, assigned nothing, a wrong base, or a far too large norm."""
+    if (unattested := inputs.unattested.get(late.seat)) is not None:
+        return unattested
     if not inputs.assigned.get(late.seat):
         return Refusal(Verdict.NOT_COUNTED, "the seat was assigned no samples in this round")
     norm, limit = late.update.norm, inputs.recipe.scoring.norm_limit * inputs.clip_norm

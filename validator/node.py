@@ -21,6 +21,7 @@ from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.verdicts import Role, Verdict
+from earnest.validator.enclaves import Enclaves
 from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.payload import Refusal, check_payload
 from earnest.validator.report import abstention, build_report
@@ -55,6 +56,7 @@ class ValidatorNode(Node):
         self._judge_round = judge
         self._task = task
         self._lie = lie or (lambda report: report)
+        self._enclaves = Enclaves(parts.follower, parts.chain, parts.contracts.registry.address)
         self._memory: tuple[int, Memory] = (-1, Memory())
         self._reports: dict[int, Report] = {}
 
@@ -190,6 +192,7 @@ class ValidatorNode(Node):
             assigned={seat: samples.assigned.get(seat, ()) for seat in seen.manifests},
             held_out=samples.held_out(seen.seed),
             memory=self._memory_before(round),
+            unattested=self._enclaves.unattested(round),
         )
 
     def _submissions(self, round: int) -> tuple[Submission, ...]:

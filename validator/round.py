@@ -104,6 +104,9 @@ class RoundInputs:
 
     memory: Memory = field(default_factory=Memory)
 
+    unattested: Mapping[int, Refusal] = field(default_factory=dict)
+    """Revealed seats of a run that asks for attestation which have none that stands, and why; see `enclaves`."""
+
 
 @dataclass(frozen=True)
 class OwnLosses:

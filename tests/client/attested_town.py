@@ -12,6 +12,7 @@ from eth_hash.auto import keccak
 from web3.providers import BaseProvider, HTTPProvider
 
 from earnest.client.attestation.enclave_key import EnclaveKey
+from earnest.client.attestation.evidence import Evidence as EvidenceFile
 from earnest.client.attestation.policy import PolicyFile
 from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
 from earnest.client.chain.answers import Receipt
@@ -25,6 +26,7 @@ from earnest.deploy.devnet import Devnet
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
 from earnest.protocol.attestation import Evidence, Registration, key_binding, registry_parts, round_statement
+from earnest.protocol.attestation_policy import PolicyDocument
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.quote import parse_quote
@@ -55,6 +57,8 @@ class Town:
     policy: PolicyFile
     params: RunParams = field(init=False)
     run: int = 0
+    evidence: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """Evidence files made so far, by root."""
 
     @property
     def contracts(self) -> Contracts:
@@ -109,14 +113,19 @@ class Town:
         number, challenge = registry.challenge(self.run, trainer, at=self.chain.head())
         address = enclave_key(key).address
         binding = key_binding(self.chain.chain_id, registry.address, trainer, address, self.run, challenge)
-        quote = parse_quote((attester or SimulatedAttester(VENDOR)).quote(binding + bytes(32)).quote)
-        parts = registry_parts(quote, self.policy.policy.pck_cas)
-        return Registration(self.run, trainer, address, number, b"\x0e" * 32, b"\x0c" * 32), parts
+        quoted = (attester or SimulatedAttester(VENDOR)).quote(binding + bytes(32))
+        assert quoted.collateral is not None
+        evidence = EvidenceFile(quoted.quote, quoted.collateral, quoted.event_log)
+        self.evidence[evidence.root()] = evidence.to_bytes()
+        parts = registry_parts(parse_quote(quoted.quote), self.policy.policy.pck_cas)
+        digest = evidence.collateral_digest()
+        return Registration(self.run, trainer, address, number, evidence.root(), digest), parts
 
-    def register(self, name: str = "trainer", **how: Any) -> Receipt:
-        """A trainer registers a key, a block later than anything before."""
+    def register(self, name: str = "trainer", root: bytes | None = None, **how: Any) -> Receipt:
+        """A trainer registers a key, a block later than anything before. `root`: of other evidence than its own."""
         self.travel(self.chain.head().time + 2)
         registration, parts = self.attempt(name, **how)
+        registration = replace(registration, evidence_root=root or registration.evidence_root)
         return self.send(name, self.contracts.registry.register(registration, self.policy.policy, parts))
 
     def manifest(self, name: str, round: int) -> Manifest:
@@ -164,25 +173,29 @@ TERMS = RunParams(
 
 
 @contextmanager
-def open_town(kind: str, folder: Path) -> Iterator[Town]:
-    """A town on the chain of this kind: "embedded", or "anvil" (skips where that is not installed)."""
+def open_town(kind: str, folder: Path, document: PolicyDocument | None = None) -> Iterator[Town]:
+    """A town on the chain of this kind: "embedded", or "anvil" (skips where that is not installed).
+
+    `document`: what the policy asks validators to check.
+    """
     if kind == "embedded":
         devnet = Devnet({signer.address: 100 * COIN for signer in SIGNERS.values()})
-        yield _settle(devnet.provider, devnet.chain_id, folder)
+        yield _settle(devnet.provider, devnet.chain_id, folder, document)
         return
     with anvil() as url:
         provider = HTTPProvider(url, exception_retry_configuration=None)
         for signer in SIGNERS.values():
             provider.make_request("anvil_setBalance", [signer.address, hex(100 * COIN)])  # pyright: ignore
-        yield _settle(provider, 31_337, folder)
+        yield _settle(provider, 31_337, folder, document)
 
 
-def _settle(provider: BaseProvider, chain_id: int, folder: Path) -> Town:
+def _settle(provider: BaseProvider, chain_id: int, folder: Path, document: PolicyDocument | None) -> Town:
     chain, intents = Chain([provider], chain_id), MemoryIntents()
     outbox = Outbox(chain, SIGNERS["sponsor"], intents, clock=lambda: 0.0, sleep=lambda seconds: None)
     plan = make_plan(chain_id, SIGNERS["sponsor"].address, 0)
     manifest = run_plan(plan, chain, outbox, intents, folder / "m.json", network="devnet", git="")
     contracts = Contracts.at(chain, manifest.address("TrainingRuns"), chain.head())
     quote = parse_quote(SimulatedAttester(VENDOR).quote(bytes(64)).quote)
-    policy = PolicyFile.from_quotes([quote], platform_keys=2, guardian=SIGNERS["guardian"].address)
+    guardian = SIGNERS["guardian"].address
+    policy = PolicyFile.from_quotes([quote], document, platform_keys=2, guardian=guardian)
     return Town(chain, provider, Deployment(chain, contracts, manifest.first_block), policy)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 
 import pytest
 
+from earnest.client.attestation.evidence import Evidence
 from earnest.client.attestation.simulated import SimulatedAttester
 from earnest.client.errors import Reverted
 from earnest.client.record import RunRecord
@@ -61,8 +63,9 @@ def test_a_registration_is_on_the_record_with_what_it_rests_on(town: Town) -> No
     assert (registered.workload,) == town.policy.policy.workloads
     assert registered.root_id == VENDOR.root_id
     assert registered.platform == platform_hash(VENDOR.ppid(0))
-    assert registered.evidence_root == b"\x0e" * 32
-    assert registered.collateral_digest == b"\x0c" * 32
+    evidence = Evidence.read(town.evidence[registered.evidence_root])
+    assert registered.collateral_digest == evidence.collateral_digest()
+    assert registered.quote == sha256(parse_quote(evidence.quote).signed).digest()
     (event,) = (e for e in town.record().events if e.name == "KeyRegistered" and e.args["trainer"] == trainer)
     assert registered.expiry == town.chain.block(event.block).time + town.policy.policy.ttl_s
 

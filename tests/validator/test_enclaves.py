@@ -1,0 +1,199 @@
+"""Whose reveals an enclave stands behind: the registration on the record, its evidence, the policy, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from earnest.client.attestation.simulated import SimulatedAttester
+from earnest.client.diloco.codecs import make_codec
+from earnest.client.diloco.initial import initial_state
+from earnest.client.diloco.state import spec
+from earnest.client.follower import Follower
+from earnest.client.record import RunRecord
+from earnest.client.storage.journal import Journal
+from earnest.client.storage.objects import ObjectStore
+from earnest.client.tasks.shakespeare import Shakespeare
+from earnest.protocol.attestation_policy import PolicyDocument
+from earnest.protocol.recipe import Recipe
+from earnest.protocol.run import Level
+from earnest.protocol.verdicts import Verdict
+from earnest.validator.enclaves import Enclaves
+from earnest.validator.judge import Missing, judge_round
+from earnest.validator.payload import Refusal
+from tests.client.attested_town import VENDOR, Town, open_town
+
+from .arena import Arena
+
+NOWHERE = "http://127.0.0.1:9"
+FLOOR = 101
+"""Raised in round 1, so that it counts from round 3 on; the vendor's usual collateral has number 100."""
+
+NEWER = 200
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    """The first trainer's enclave is good; the other's has another fault in each round."""
+    folder = tmp_path_factory.mktemp("town")
+    with open_town("embedded", folder, PolicyDocument(margin_s=0)) as town:
+        town.open_run()
+        town.register()
+        for round in range(5):
+            town.travel(town.params.schedule().commit(round).start)
+            signs = spoil(town, round)
+            town.commit("trainer", 0, round)
+            town.commit("other trainer", 1, round)
+            town.travel(town.params.schedule().reveal(round).start)
+            town.reveal("trainer", 0, round, "key")
+            town.reveal("other trainer", 1, round, signs)
+        yield town
+
+
+def spoil(town: Town, round: int) -> str | None:
+    """What the other trainer, and the guardian, do in a round's commit window; the key it will sign with."""
+    other = SimulatedAttester(VENDOR, platform=1)
+    if round == 0:
+        return None
+    if round == 1:
+        stale = VENDOR.collateral(status="OutOfDate", advisories=("INTEL-SA-01192",))
+        town.register("other trainer", attester=replace(other, collateral=stale))
+        town.send("guardian", town.contracts.registry.raise_floor(town.policy.policy, FLOOR))
+    if round == 2:
+        town.register("other trainer", root=next(iter(town.evidence)), attester=other)
+    if round == 3:
+        brief = VENDOR.collateral(evaluation=NEWER, expires=town.params.schedule().opens(4))
+        town.register("other trainer", attester=replace(other, collateral=brief))
+    if round == 4:
+        newer = SimulatedAttester(VENDOR, collateral=VENDOR.collateral(evaluation=NEWER))
+        town.register("trainer", attester=newer)
+    return "key"
+
+
+def enclaves(town: Town, folder: Path, files: dict[bytes, bytes] | None = None) -> Enclaves:
+    """A validator's view, with these evidence files (default: all) in its store and nobody to ask for others."""
+    task = Shakespeare(layers=1, width=8, heads=1, context=8)
+    recipe = Recipe(task="earnest.client.tasks.shakespeare:Shakespeare", pool_size=4_000)
+    initial, store = initial_state(task, recipe), ObjectStore(folder / "public")
+    for content in (town.evidence if files is None else files).values():
+        store.put(content)
+    follower = Follower(
+        record=RunRecord(town.run),
+        recipe=recipe,
+        codec=make_codec(recipe.codec, spec(initial)),
+        initial=initial,
+        scanner=town.deployment.scanner(),
+        store=store,
+        journal=Journal(folder / "journal.sqlite", "0x" + "11" * 20),
+        locate=lambda uri: NOWHERE,
+        policy=town.policy,
+    )
+    follower.advance(town.chain.head())
+    return Enclaves(follower, town.chain, town.contracts.registry.address)
+
+
+def reasons(found: dict[int, Refusal]) -> dict[int, str]:
+    assert all(refusal.verdict == Verdict.NOT_COUNTED for refusal in found.values())
+    return {seat: refusal.reason for seat, refusal in found.items()}
+
+
+@pytest.fixture(scope="module")
+def view(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Enclaves:
+    return enclaves(town, tmp_path_factory.mktemp("view"))
+
+
+def test_who_did_not_attest_does_not_count_where_the_run_asks_for_it(view: Enclaves) -> None:
+    assert reasons(view.unattested(0)) == {1: "not attested: the reveal was not attested"}
+
+
+def test_a_machine_out_of_date_does_not_count(view: Enclaves) -> None:
+    (reason,) = reasons(view.unattested(1)).values()
+    assert reason.startswith("not attested: ") and "OutOfDate" in reason
+
+
+def test_evidence_of_another_quote_does_not_count(view: Enclaves) -> None:
+    expected = "not attested: the evidence is of another quote than the one registered"
+    assert reasons(view.unattested(2)) == {1: expected}
+
+
+def test_a_raised_floor_counts_from_the_second_next_round(view: Enclaves) -> None:
+    assert 0 not in view.unattested(2)
+    assert str(FLOOR) in reasons(view.unattested(3))[0]
+    assert 1 not in view.unattested(3)
+    assert 0 not in view.unattested(4)
+
+
+def test_collateral_that_expired_before_the_round_does_not_count(view: Enclaves) -> None:
+    expected = "not attested: the collateral of the enclave key had expired when the round opened"
+    assert reasons(view.unattested(4)) == {1: expected}
+
+
+def test_evidence_that_nobody_serves_does_not_count(town: Town, tmp_path: Path) -> None:
+    found = reasons(enclaves(town, tmp_path, {}).unattested(0))
+    assert found[0] == "not attested: nobody serves the evidence of the enclave key"
+
+
+def test_a_failing_disk_makes_a_validator_abstain(town: Town, tmp_path: Path) -> None:
+    broken = enclaves(town, tmp_path, {})
+    root = town.record().round(0).attested[0].evidence_root
+    (tmp_path / "public" / root.hex()).symlink_to(root.hex())
+    found = broken.unattested(0)
+    assert found[0] == Refusal(Verdict.ABSTAIN, "the validator's own infrastructure failed")
+
+
+def test_bytes_that_are_no_evidence_do_not_count(town: Town, tmp_path: Path) -> None:
+    """Their root was registered: whoever put it there serves what it likes, and harms only itself."""
+    for number, junk in enumerate((b"{}", b"\xff" * 100, b"[" * 5_000)):
+        folder = tmp_path / str(number)
+        seen = enclaves(town, folder, {})
+        follower = seen._follower
+        key = follower.record.round(0).attested[0]
+        root = ObjectStore(folder / "public").put(junk)
+        follower.record.round(0).attested[0] = replace(key, evidence_root=root)
+        assert reasons(seen.unattested(0))[0].startswith("not attested: ")
+
+
+def test_two_validators_say_the_same(town: Town, view: Enclaves, tmp_path: Path) -> None:
+    fresh = enclaves(town, tmp_path)
+    assert [fresh.unattested(round) for round in (4, 2, 0, 3, 1)] == [
+        view.unattested(round) for round in (4, 2, 0, 3, 1)
+    ]
+
+
+def test_a_run_with_optional_attestation_asks_for_none(town: Town, tmp_path: Path) -> None:
+    seen = enclaves(town, tmp_path, {})
+    params = replace(town.params, verification=Level.OPTIONAL)
+    seen._follower.record._params = params
+    assert seen.unattested(0) == {}
+
+
+# The judgement
+
+
+def test_an_unattested_update_earns_nothing_and_costs_nothing(arena: Arena) -> None:
+    inputs = arena.train()
+    refusal = Refusal(Verdict.NOT_COUNTED, "not attested: the reveal was not attested")
+    judged = judge_round(replace(inputs, unattested={2: refusal}))
+    assert (judged.votes[2].weight, judged.votes[2].verdict) == (0, Verdict.NOT_COUNTED)
+    assert judged.refusals == {2: refusal}
+    assert 2 not in judged.measurements.after
+    assert [judged.votes[seat].verdict for seat in (0, 1, 3)] == [Verdict.ACCEPTED] * 3
+    assert refusal.reason.encode() in judged.evidence
+
+
+def test_what_is_wrong_with_the_payload_comes_first(arena: Arena) -> None:
+    inputs = arena.train()
+    first = replace(inputs.submissions[0], payload=Missing.UNAVAILABLE)
+    refusal = Refusal(Verdict.NOT_COUNTED, "not attested")
+    inputs = replace(inputs, submissions=(first, *inputs.submissions[1:]), unattested={0: refusal})
+    assert judge_round(inputs).votes[0].verdict == Verdict.UNAVAILABLE
+
+
+def test_a_validator_that_could_not_look_at_the_evidence_abstains_from_that_seat(arena: Arena) -> None:
+    refusal = Refusal(Verdict.ABSTAIN, "the validator's own infrastructure failed")
+    judged = judge_round(replace(arena.train(), unattested={1: refusal}))
+    assert judged.votes[1].verdict == Verdict.ABSTAIN
+    assert judged.votes[0].verdict == Verdict.ACCEPTED

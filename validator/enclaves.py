@@ -1,0 +1,128 @@
+"""Whose reveals of a round an enclave stands behind, as far as the run asks for it. Protocol section 11.
+
+Everything that decides is on the record or named by it: the registration, the evidence file under its root, the
+challenge's block, the policy among the run's files. So all validators come to the same answer.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Protocol
+
+import structlog
+
+from earnest.client.attestation.evidence import Evidence, EvidenceError
+from earnest.client.attestation.policy import PolicyFile
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.errors import StorageError, Unavailable, WrongContent
+from earnest.client.follower import Follower
+from earnest.client.record import KeyRegistration
+from earnest.protocol.attestation import challenge
+from earnest.protocol.quote import QuoteError, parse_quote
+from earnest.protocol.run import Level
+from earnest.protocol.verdicts import Verdict
+
+from .attestation import RegistrationFacts, judge_registration
+from .payload import Refusal
+from .verification import Verification
+
+log = structlog.get_logger()
+
+
+class Blocks(Protocol):
+    """What of a chain is needed: its id, and the hash of a challenge's block."""
+
+    @property
+    def chain_id(self) -> int: ...
+
+    def block(self, number: int) -> BlockRef: ...
+
+
+class Enclaves:
+    """Judges the enclave keys of one run: each registration once a floor, for the verdict follows from its inputs."""
+
+    def __init__(self, follower: Follower, blocks: Blocks, registry: str) -> None:
+        self._follower, self._blocks, self._registry = follower, blocks, registry
+        self._judged: dict[tuple[KeyRegistration, int], Verification] = {}
+
+    def unattested(self, round: int) -> dict[int, Refusal]:
+        """By revealed seat why its update does not count for want of attestation; empty where the run asks for none.
+
+        A failure of this machine gives an abstention, never a verdict. Raises ChainError when the chain cannot be read.
+        """
+        record, policy = self._follower.record, self._follower.policy
+        if record.params.level != Level.ATTESTED:
+            return {}
+        assert policy is not None, "the run's files have its policy, or they are not the run's"
+        seen, evidences = record.round(round), self._follower.evidences(round)
+        refusals: dict[int, Refusal] = {}
+        for seat in seen.manifests:
+            key = seen.attested.get(seat)
+            if key is None:
+                refusals[seat] = _refused("the reveal was not attested")
+                continue
+            evidence = _evidence(evidences[seat], key)
+            refusal = evidence if isinstance(evidence, Refusal) else self._judge(round, key, evidence, policy)
+            if refusal is not None:
+                log.warning("not attested", round=round, seat=seat, reason=refusal.reason)
+                refusals[seat] = refusal
+        return refusals
+
+    def _judge(
+        self, round: int, key: KeyRegistration, evidence: Evidence, policy: PolicyFile
+    ) -> Refusal | None:
+        """Why the key does not count in the round, None if it does."""
+        verification = self._verified(key, evidence, policy, self._follower.record.evaluation_floor(round))
+        if not verification.policy_accepted:
+            return _refused(verification.reason)
+        expires = verification.expires
+        if expires is not None and self._follower.schedule.opens(round) >= expires:
+            return _refused("the collateral of the enclave key had expired when the round opened")
+        return None
+
+    def _verified(
+        self, key: KeyRegistration, evidence: Evidence, policy: PolicyFile, floor: int
+    ) -> Verification:
+        if (key, floor) not in self._judged:
+            facts = self._facts(key, policy, floor)
+            self._judged[key, floor] = judge_registration(evidence, facts, policy.policy, policy.document)
+        return self._judged[key, floor]
+
+    def _facts(self, key: KeyRegistration, policy: PolicyFile, floor: int) -> RegistrationFacts:
+        chain_id, run = self._blocks.chain_id, self._follower.record.run
+        block_hash = self._blocks.block(key.challenge_block).hash
+        drawn = challenge(chain_id, self._registry, run, key.trainer, key.challenge_block, block_hash)
+        return RegistrationFacts(
+            chain_id=chain_id,
+            registry=self._registry,
+            run=run,
+            trainer=key.trainer,
+            key=key.key,
+            challenge=drawn,
+            workload=key.workload,
+            root_id=key.root_id,
+            platform=key.platform,
+            collateral_digest=key.collateral_digest,
+            block_time=key.expiry - policy.policy.ttl_s,
+            evaluation_floor=floor,
+        )
+
+
+def _evidence(found: bytes | StorageError | OSError, key: KeyRegistration) -> Evidence | Refusal:
+    """The evidence that a key was registered with, or why there is none."""
+    if isinstance(found, Unavailable | WrongContent):
+        return _refused("nobody serves the evidence of the enclave key")
+    if not isinstance(found, bytes):
+        return Refusal(Verdict.ABSTAIN, "the validator's own infrastructure failed")
+    try:
+        evidence = Evidence.read(found)
+        signed = parse_quote(evidence.quote).signed
+    except (EvidenceError, QuoteError) as error:
+        return _refused(str(error))
+    if sha256(signed).digest() != key.quote:
+        return _refused("the evidence is of another quote than the one registered")
+    return evidence
+
+
+def _refused(reason: str) -> Refusal:
+    return Refusal(Verdict.NOT_COUNTED, f"not attested: {reason}")
