@@ -43,6 +43,7 @@ def training(
     h: Annotated[Count, Parameter(name=["--h", "--inner-steps"])] = 30,
     step_s: Above0 = 1.0,
     step_tokens: Count = 262_144,
+    tokens_per_s: Above0 | None = None,
     up_mbps: Above0 = 100.0,
     down_mbps: Above0 = 500.0,
     codec: CodecName = "topk-2bit",
@@ -79,6 +80,8 @@ def training(
         Seconds of one inner step on a trainer's device. `earnest task check` measures it.
     step_tokens
         Tokens in one step of one trainer.
+    tokens_per_s
+        Tokens that a trainer's device takes per second, in place of --step-s.
     up_mbps
         A trainer's upload rate, Mbit/s.
     down_mbps
@@ -114,18 +117,19 @@ def training(
     from earnest.protocol.recipe import CodecChoice
 
     size = _count(parameters)
+    seconds = step_s if tokens_per_s is None else step_tokens / tokens_per_s
     try:
         choice = CodecChoice(codec, k=k, chunk=chunk, rank=rank)
         planned = Training(
             parameters=size,
             trainers=trainers,
             inner_steps=h,
-            step_s=step_s,
+            step_s=seconds,
             step_tokens=step_tokens,
             link=Link(up_mbps * 1e6, down_mbps * 1e6),
             bits=bits_per_parameter(choice, size),
             copies=trainers - 1 + validators if copies is None else copies,
-            windows_s=h * step_s / 5 if windows_s is None else windows_s,
+            windows_s=h * seconds / 5 if windows_s is None else windows_s,
             overlap=overlap,
         )
     except ValueError as error:
@@ -285,7 +289,11 @@ def _chain(
 def _shown(planned: Training, codec: str, document: dict[str, Any]) -> list[Any]:
     exchange, copies = document, f"{planned.copies} copies" if planned.copies > 1 else "one copy"
     rows = [
-        ("an update", _bytes(exchange["payload_bytes"]), f"at most {planned.bits:.3g} bits per parameter ({codec})"),
+        (
+            "an update",
+            _bytes(exchange["payload_bytes"]),
+            f"at most {planned.bits:.3g} bits per parameter ({codec})",
+        ),
         ("sent by a trainer", _bytes(exchange["sent_bytes"]), copies),
         ("fetched by a trainer", _bytes(exchange["fetched_bytes"]), "the updates of all others"),
         ("training", _seconds(exchange["compute_s"]), f"{planned.inner_steps} steps of {planned.step_s:g} s"),

@@ -27,6 +27,11 @@ def test_a_plan_agrees_with_itself(cli: Cli) -> None:
     )
 
 
+def test_a_device_may_be_told_by_its_tokens(cli: Cli) -> None:
+    plan = cli("plan", "training", "--tokens-per-s", "1000", "--step-tokens", "500", "--json").document
+    assert (plan["step_s"], plan["compute_s"], plan["windows_s"]) == (0.5, 15.0, 3.0)
+
+
 def test_prices_are_added_where_they_are_given(cli: Cli) -> None:
     bare = cli("plan", "training", "--json").document["chain"]
     assert bare["gas"]["all"] > 8 * bare["gas"]["trainer"]

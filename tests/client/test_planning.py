@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import torch
@@ -158,6 +159,16 @@ def test_bandwidths_agree_within_a_place_of_the_published_grid(what: str) -> Non
     assert 1 / GRID <= of(what).ratio <= GRID
 
 
+@pytest.mark.parametrize(
+    ("size", "step", "fragments", "published"), [(1, 0.1, 8, 2.0), (10, 0.8, 16, 1.4), (100, 4.9, 36, 1.1)]
+)
+def test_inner_overlap_at_h_100_fits_with_two_steps_hidden(
+    size: int, step: float, fragments: int, published: float
+) -> None:
+    rate = needed_bandwidth(size * 10**9, 4, step, every=100, fragments=fragments, hidden_steps=2) / 1e9
+    assert 1 / GRID <= rate / published <= 1
+
+
 def test_all_nine_hours_agree_within_five_percent() -> None:
     hours = [check for check in CHECKS if check.unit == "hours"]
     assert len(hours) == 9
@@ -189,6 +200,12 @@ def test_dilocox_is_solved_for_and_so_tests_nothing() -> None:
 def test_every_disagreement_says_why() -> None:
     assert all(check.note for check in CHECKS if not check.agrees)
     assert {check.mark for check in CHECKS} == {"V", "S"}
+
+
+def test_the_page_says_how_many_agree() -> None:
+    page = (Path(__file__).parents[2] / "docs/plan.md").read_text()
+    tested = [check for check in CHECKS if check.tested]
+    assert f"{sum(check.agrees for check in tested)} of\n{len(tested)} agree" in page
 
 
 def test_no_link_carries_more_than_its_rate() -> None:
