@@ -65,7 +65,7 @@ def write(tensors: Mapping[Entry, np.ndarray]) -> bytes:
         np.ascontiguousarray(tensors[entry], _NUMPY[entry.dtype]).reshape(-1).view(np.uint8)
         for entry in _ordered([*tensors])
     ]
-    return header([*tensors]) + b"".join(bodies)
+    return b"".join([header([*tensors]), *bodies])
 
 
 def read(data: bytes, entries: Sequence[Entry]) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from earnest.client.diloco.codecs.codec import CodecMemory, require
+from earnest.client.diloco.codecs.update import BLOCK
 from earnest.protocol.recipe import Recipe
 
 WINDOW = 5
@@ -44,6 +45,12 @@ class Choice:
             self.least <= value <= self.most,
             f"{name} is {value}, the recipe allows {self.least} to {self.most}",
         )
+
+
+def energy(numbers: Tensor) -> float:
+    """Sum of squares, for the encoder's choice only: a block at a time, in the machine's own order."""
+    blocks = numbers.reshape(-1).split(BLOCK)
+    return sum(torch.linalg.vector_norm(block, dtype=torch.float64).item() ** 2 for block in blocks)
 
 
 def choose(choice: Choice, kept: np.ndarray | None, memory: CodecMemory | None) -> tuple[int, CodecMemory]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earnest.client.diloco.codecs.adaptive import Choice, choose
+from earnest.client.diloco.codecs.adaptive import Choice, choose, energy
 from earnest.client.diloco.codecs.bits import pack, packed_bytes, unpack
 from earnest.client.diloco.codecs.codec import (
     CodecMemory,
@@ -121,8 +121,9 @@ class LowrankInt4:
             start = (memory or {}).get(f"start/{name}", _start(tensors[name].shape[1], most))
             p, q = _iterate(tensors[name], start)
             squares = q.square().sum(0)
-            kept[:most] += squares.cumsum(0).numpy()
-            kept[most] += torch.linalg.vector_norm(tensors[name], dtype=torch.float64).item() ** 2
+            if self.choice.adaptive:
+                kept[:most] += squares.cumsum(0).numpy()
+                kept[most] += energy(tensors[name])
             starts[f"start/{name}"] = _next_start(q, squares)
             pairs.append((p, q))
         rank, history = choose(self.choice, kept if self.choice.adaptive else None, memory)

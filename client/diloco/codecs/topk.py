@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earnest.client.diloco.codecs.adaptive import Choice, choose
+from earnest.client.diloco.codecs.adaptive import Choice, choose, energy
 from earnest.client.diloco.codecs.bits import pack, packed_bytes, read_unary, rice_width, unary, unpack
 from earnest.client.diloco.codecs.codec import (
     CodecMemory,
@@ -76,7 +76,7 @@ class Topk2Bit:
         k, history = choose(self.choice, kept, memory)
         scales = np.empty((self.chunks, 2), np.uint16)
         gaps, codes = list[Array](), list[Array]()
-        for first, rows in groups(total, self.chunk, k):
+        for first, rows in groups(total, self.chunk, 4 * k):
             chosen = np.sort(places[first : first + len(rows), : self._count(k, rows.shape[1])], axis=1)
             some, gap, scale = _quantize(rows, torch.from_numpy(chosen.astype(np.int64)))
             scales[first : first + len(rows)] = scale
@@ -119,7 +119,7 @@ class Topk2Bit:
                 squares = sizes.double().square_().sum(0).cumsum(0).numpy()
                 taken = [self._count(k, rows.shape[1]) - 1 for k in range(1, most + 1)]
                 kept[:most] += squares[taken]
-                kept[most] += torch.linalg.vector_norm(rows, dtype=torch.float64).item() ** 2
+                kept[most] += energy(rows)
         return places, kept
 
     def _write(self, k: int, gaps: Array, codes: Array, scales: Array) -> bytes:
