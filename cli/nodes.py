@@ -36,6 +36,10 @@ def start_trainer(
     poll: float = 1.0,
     patience: int = 300,
     private_data: str | None = None,
+    device: str = "auto",
+    threads: int = 1,
+    micro_batch: int = 0,
+    compile: str = "",
     flags: NodeFlags = NODE,
 ) -> Answer:
     """Train, commit, reveal and serve for your trainer seat, until the run is over or the node is stopped.
@@ -56,14 +60,26 @@ def start_trainer(
         Seconds that others get to settle first.
     private_data
         Your own data, for a run on private data: module:name of a `PrivateBatches`. It never leaves this machine.
+    device
+        What trains: cpu, cuda, cuda:1, mps; auto takes CUDA where there is one, else MPS, else the CPU.
+    threads
+        CPU threads of the training.
+    micro_batch
+        Samples in memory at a time; gradients add up to the same batch, but for rounding (0: the whole batch).
+    compile
+        Backend of torch.compile, such as inductor (default: not compiled).
     """
+    if threads < 1 or micro_batch < 0:
+        raise UsageError("--threads must be positive, --micro-batch not negative", "correct the numbers")
 
     def make(parts: NodeParts, task: Task, wait: int) -> Node:
-        from earnest.client.tasks.own import load_private  # torch: not for a command that is refused
+        from earnest.client.diloco.engine import Machine  # torch: not for a command that is refused
+        from earnest.client.tasks.own import load_private
         from earnest.client.trainer import TrainerNode
 
         private = None if private_data is None else load_private(private_data)
-        return TrainerNode(parts, task, patience=wait, private=private)
+        machine = Machine(device, threads, micro_batch, compile)
+        return TrainerNode(parts, task, patience=wait, private=private, machine=machine)
 
     return _run_node(run, Role.TRAINER, owner, poll, patience, flags, make)
 
@@ -136,8 +152,12 @@ def _run_node(
             "account": account,
             "url": url,
             "finished": node.finished,
+            **node.figures(),
         }
-        return Answer(document, [f"{role.name.capitalize()} seat {held.seat} of run {run}: {state}."])
+        shown = [f"{role.name.capitalize()} seat {held.seat} of run {run}: {state}."]
+        if "time" in document:
+            shown.append(f"Of its working time it was idle for {document['time']['idle_share']:.1%}.")
+        return Answer(document, shown)
 
 
 def _start_logs(session: Session) -> None:

@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -111,6 +112,10 @@ class Node(ABC):
 
     def close(self) -> None:  # noqa: B027  (not every node has something to end)
         """Ends what goes on beside the steps; it can be taken up again by the next start."""
+
+    def figures(self) -> dict[str, Any]:
+        """What the node measured of itself, for `--json`."""
+        return {}
 
     def act_on(self, head: BlockRef) -> int:
         """Sends what is due at `head` and is prepared; returns when something is next due (unix seconds).

@@ -154,6 +154,12 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             recipe.sample_pool().check(self.trainers)
         except (RecipeError, ValueError) as error:
             raise RunFileError(f"the recipe cannot be used: {error}", "correct it in the run file") from error
+        if (recipe.overlap != "none") != self.windows.overlap:
+            rounds = "overlap" if self.windows.overlap else "do not overlap"
+            raise RunFileError(
+                f'the rounds {rounds}, but the recipe says overlap = "{recipe.overlap}"',
+                'with windows.overlap = true say recipe.overlap = "eager" or "delayed", without it "none"',
+            )
         if recipe.pool_size > task.pool_size:
             raise RunFileError(
                 f"the task has {task.pool_size} samples, the recipe names {recipe.pool_size}",

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -29,6 +30,7 @@ from earnest.client.diloco.engine import (
     TrainingStopped,
 )
 from earnest.client.diloco.overlap import local_start
+from earnest.client.diloco.precision import Precision, choose_device
 from earnest.client.diloco.state import State
 from earnest.client.diloco.tensorfile import PayloadError
 from earnest.client.errors import EarnestError, StorageError
@@ -142,7 +144,9 @@ class TrainerNode(Node):
 
     `machine` says how this process trains; `trainer` replaces it by something else that does (several processes, say).
     `private` is the trainer's own data, for runs on private data; `finish` is done to an update before it is encoded:
-    by default what the recipe's privacy asks for. `clock` is monotonic, seconds. Raises PrivateDataMissing.
+    by default what the recipe's privacy asks for. `clock` is monotonic, seconds.
+
+    Raises PrivateDataMissing, and DeviceError for a machine that cannot train as the recipe says.
     """
 
     role = Role.TRAINER
@@ -167,6 +171,10 @@ class TrainerNode(Node):
                 f"this run's recipe says data = {recipe.data!r}",
                 "give the node its own data if that is private, and none if it is assigned",
             )
+        if trainer is None:
+            Precision(
+                choose_device(machine.device), recipe.inner.precision
+            )  # now, not in the middle of a round
         self._task = task
         self._forge = forge or (lambda work: work.payload)
         self._machine, self._trainer = machine, trainer
@@ -241,6 +249,10 @@ class TrainerNode(Node):
         if self._job is not None:
             self._job.stop()
             self._job.wait()
+
+    def figures(self) -> dict[str, Any]:
+        """`time`: where the node's seconds went (Timesheet)."""
+        return {"time": self.timesheet.as_dict()}
 
     def next_due(self, now: int) -> int:
         return now + 1 if self._job is not None else super().next_due(now)

@@ -122,6 +122,16 @@ def test_where_the_files_are_is_what_the_flags_say(place: Place, cli: Cli) -> No
         ("steps = 2", "steps = 40_000", "is too small"),
         (":Shakespeare", ":Marlowe", "is not a Task"),
         ("width = 8", "width = 9", "must divide"),
+        (
+            "settle_s = 900",
+            "settle_s = 900\noverlap = true",
+            'rounds overlap, but the recipe says overlap = "none"',
+        ),
+        (
+            "[recipe.task_options]",
+            'overlap = "eager"\n[recipe.task_options]',
+            "the rounds do not overlap, but the recipe",
+        ),
     ],
 )
 def test_terms_that_no_run_can_have_are_refused_before_anything_is_paid(
@@ -223,6 +233,17 @@ def test_a_node_without_a_seat_says_how_to_get_one(place: Place, cli: Cli) -> No
     assert result.code == 1
     assert result.error["code"] == "no_seat"
     assert "earnest run join 1 --role trainer" in result.error["fix"]
+    flags = ["--micro-batch", "-1", *place.acting("latecomer"), "--json"]
+    assert "--micro-batch not negative" in cli("trainer", "start", "1", *flags).error["cause"]
+
+
+def test_a_trainer_says_where_its_time_went_and_what_device_it_lacks(place: Place, cli: Cli) -> None:
+    run = str(cli("run", "create", str(place.run_file), *place.acting("sponsor"), "--json").document["run"])
+    assert cli("run", "join", run, "--role", "trainer", *place.acting("trainer")).code == 0
+    node = cli("trainer", "start", run, *place.acting("trainer"), "--json").document
+    assert (node["time"]["training_s"], node["time"]["idle_share"]) == (0, 0)
+    lacking = cli("trainer", "start", run, "--device", "cuda:99", *place.acting("trainer"), "--json")
+    assert "device 'cuda:99' is not to be had" in lacking.error["cause"]
 
 
 def test_a_node_is_started_registered_and_stopped(place: Place, cli: Cli) -> None:
