@@ -33,7 +33,9 @@ DAY = 86_400
 
 
 def install_p256(evm: Evm, runtime: bytes | None = None) -> None:
-    """Put a verifier (or other code) where Osaka has its precompile."""
+    """Put a verifier (or other code) where Osaka has its precompile; nothing on a chain that has it."""
+    if not hasattr(evm, "revm"):
+        return
     code = compiled("P256Verifier").runtime if runtime is None else runtime
     evm.revm.insert_account_info(PRECOMPILE, pyrevm.AccountInfo(nonce=1, code=code))
 
@@ -97,27 +99,40 @@ class AttestedRun:
     def evm(self) -> Evm:
         return self.run.evm
 
+    @property
+    def chain_id(self) -> int:
+        return getattr(self.evm, "chain_id", CHAIN_ID)
+
     def attempt(
         self, trainer: int = 0, *, attester: SimulatedAttester | None = None, key: str = "key", **changes: Any
     ) -> tuple[Registration, Evidence]:
         """What a trainer would register now; `changes` to the registration are made before the quote."""
         who = self.run.trainers[trainer]
+        block, drawn = self.registry.challenge(self.run.id, who)
         registration = Registration(
             run=self.run.id,
             trainer=who,
             key=enclave_key(key).address,
-            challenge_block=self.evm.number - 1,
+            challenge_block=block,
             evidence_root=b"\x0e" * 32,
             collateral_digest=b"\x0c" * 32,
         )
-        registration = replace(registration, **changes)
-        quote = quote_of(attester or SimulatedAttester(VENDOR), self.binding(registration) + bytes(32))
+        binding = key_binding(
+            self.chain_id, self.registry.address, who, registration.key, registration.run, drawn
+        )
+        if changes:
+            registration = replace(registration, **changes)
+            binding = self.binding(registration)
+        quote = quote_of(attester or SimulatedAttester(VENDOR), binding + bytes(32))
         return registration, registry_parts(quote, self.policy.pck_cas)
 
     def binding(self, r: Registration) -> bytes:
+        """First half of the report data that this registration needs, computed without the registry."""
         block_hash = self.evm.block_hash(r.challenge_block)
-        drawn = challenge(CHAIN_ID, self.registry.address, r.run, r.trainer, r.challenge_block, block_hash)
-        return key_binding(CHAIN_ID, self.registry.address, r.trainer, r.key, r.run, drawn)
+        drawn = challenge(
+            self.chain_id, self.registry.address, r.run, r.trainer, r.challenge_block, block_hash
+        )
+        return key_binding(self.chain_id, self.registry.address, r.trainer, r.key, r.run, drawn)
 
     def register(self, trainer: int = 0, **how: Any) -> Registration:
         """A trainer registers a key, a block later than anything before."""
@@ -133,6 +148,13 @@ class AttestedRun:
         """Key and expiry that `reveal` goes by."""
         word = self.run.system.runs.enclave_key(self.run.id, self.run.trainers[trainer])
         return word & (2**160 - 1), word >> 160
+
+
+def attest_register_gas(parts: System) -> int:
+    """Gas of a trainer's first registration, on a chain that has the precompile, with all limits of a policy in use."""
+    attested = AttestedRun.create(1, parts, platform_keys=4, platform_bond=10**24)
+    attested.register()
+    return attested.evm.gas_used
 
 
 def quote_of(attester: SimulatedAttester, report_data: bytes) -> Quote:
