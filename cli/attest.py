@@ -317,7 +317,7 @@ def register(
     with Session(flags) as session:
         trainer = session.address(owner)
         policy_file = _run_policy(session, run)
-        machine = _attester(session, attester, socket, code, platform)
+        machine = make_attester(session, attester, socket, code, platform)
         if attester == "simulated":
             session.notice(LOUD)
         document = {
@@ -328,7 +328,7 @@ def register(
             "root": root_name(machine.root_id),
             "root_id": machine.root_id,
         }
-        judged = _collateral(session, collateral, pccs)
+        judged = collateral_source(session, collateral, pccs)
         if session.flags.dry_run:
             return _would_register(session, run, trainer, machine, policy_file, judged, document)
         return _register(session, run, trainer, machine, policy_file, judged, document)
@@ -448,7 +448,8 @@ def _run_policy(session: Session, run: int) -> PolicyFile:
     return found
 
 
-def _attester(session: Session, kind: Kind, socket: Path | None, code: str, platform: int) -> Attester:
+def make_attester(session: Session, kind: Kind, socket: Path | None, code: str, platform: int) -> Attester:
+    """The attester that the flags name; asks nothing of the machine yet."""
     if kind == "simulated":
         from earnest.client.attestation.simulated import SimulatedAttester
 
@@ -462,7 +463,7 @@ def _attester(session: Session, kind: Kind, socket: Path | None, code: str, plat
     return TdxGuestAttester(session.world.random)
 
 
-def _collateral(session: Session, given: Path | None, url: str) -> Callable[[bytes], bytes]:
+def collateral_source(session: Session, given: Path | None, url: str) -> Callable[[bytes], bytes]:
     """What judges a quote of this machine: the file's, or what the service says, kept in the data folder."""
     if given is not None:
         content = _file(given)

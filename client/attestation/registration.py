@@ -38,6 +38,9 @@ RENEW_SHARE: Final = 4
 
 REGISTER_STEP: Final = "register-key"
 ENCLAVE_FOLDER: Final = "enclave"
+RETRY_S: Final = 60
+"""Seconds before a registration that failed is tried again: each try asks the machine for a quote."""
+
 PATIENCE_S: Final = 600
 """Seconds that a registration may wait to be mined; its challenge names a block among the last 256."""
 
@@ -141,6 +144,7 @@ class KeyKeeper:
         self._journal, self._outbox = journal, outbox
         self._random, self._collateral, self._gpu, self._check = random, collateral, gpu, check
         self._loaded: EnclaveKey | None = None
+        self._tried: int | None = None
 
     @classmethod
     def of(
@@ -178,7 +182,12 @@ class KeyKeeper:
         return self._runs.enclave_key(self.place.run, self.place.trainer, at)
 
     def due(self, at: BlockRef) -> bool:
-        """Whether a key should be registered now: there is none of ours, or a quarter of its time is left."""
+        """Whether a key should be registered now: there is none of ours, or a quarter of its time is left.
+
+        Not within RETRY_S after the last try.
+        """
+        if self._tried is not None and at.time < self._tried + RETRY_S:
+            return False
         live = self.live(at)
         if live is None or self._key(live.address) is None:
             return True
@@ -198,6 +207,7 @@ class KeyKeeper:
 
     def next_call(self, at: BlockRef) -> tuple[str, Call]:
         """What `renew` sends, and its name in the outbox. By then key and evidence are on disk."""
+        self._tried = at.time
         key = self._pending(at)
         name = self._intent(key.address)
         intent = self._journal.intent(name)

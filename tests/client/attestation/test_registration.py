@@ -11,7 +11,7 @@ from eth_keys.datatypes import Signature
 from earnest.client.attestation.attester import AttesterError, Quoted
 from earnest.client.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence
 from earnest.client.attestation.policy import PolicyFile
-from earnest.client.attestation.registration import KeyKeeper, Place, RegistrationError, prepare
+from earnest.client.attestation.registration import RETRY_S, KeyKeeper, Place, RegistrationError, prepare
 from earnest.client.attestation.roots import INTEL_ROOT_ID
 from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
 from earnest.client.errors import Reverted
@@ -251,6 +251,18 @@ def test_other_code_is_told_before_it_costs_anything_and_refused_by_the_chain(
     with pytest.raises(Reverted, match="attestation: "):
         keeper(world, trainer, attester=swapped, check=False).renew(world.chain.head())
     assert world.transactions(trainer) == sent
+
+
+def test_a_registration_that_failed_is_not_tried_at_every_look(world: World, trainer: str) -> None:
+    enclave = keeper(world, trainer, attester=SimulatedAttester(VENDOR, b"other code"))
+    head = world.chain.head()
+    with pytest.raises(RegistrationError):
+        enclave.renew(head)
+    assert not enclave.due(head)
+    world.devnet.travel(head.time + RETRY_S - 1)
+    assert not enclave.due(world.chain.head())
+    world.devnet.travel(head.time + RETRY_S)
+    assert enclave.due(world.chain.head())
 
 
 def test_a_quote_made_for_another_key_or_trainer_is_refused_by_the_chain(
