@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from earnest.client.attestation.evidence import Evidence
 from earnest.client.attestation.policy import PolicyFile
-from earnest.client.attestation.simulated import DAY, SimulatedAttester, SimulatedVendor
+from earnest.client.attestation.simulated import DAY, SimulatedAttester, SimulatedVendor, raw_signature
 from earnest.protocol.attestation import INTEL_ROOT_KEY, key_binding, root_id
 from earnest.protocol.attestation_policy import TCB_STATUSES, PolicyDocument, PolicyDocumentError
 from earnest.protocol.quote import MAX_QUOTE, parse_quote
@@ -116,6 +116,29 @@ def _some_document(rng: random.Random, vector: Vector) -> PolicyDocument:
     )
 
 
+def resigned(quote: bytes, at: int, value: int) -> bytes:
+    """A simulated TDX v4 quote with one byte of its TD report changed before it was signed."""
+    signed = bytearray(quote[:632])
+    signed[at] = value
+    return (
+        bytes(signed)
+        + quote[632:636]
+        + raw_signature(VENDOR.key("quoting tdx 0"), bytes(signed))
+        + quote[700:]
+    )
+
+
+def identity(collateral: bytes, old: str, new: str) -> bytes:
+    """Collateral with its QE identity changed before it was signed."""
+    document = json.loads(collateral)
+    assert old in document["qe_identity"]
+    document["qe_identity"] = document["qe_identity"].replace(old, new)
+    document["qe_identity_signature"] = raw_signature(
+        VENDOR.signer_key, document["qe_identity"].encode()
+    ).hex()
+    return json.dumps(document).encode()
+
+
 # Policy
 
 
@@ -145,6 +168,44 @@ def test_out_of_date_has_its_grace_and_no_longer() -> None:
     assert not simulated(replace(document, grace_s=0), status="OutOfDate").policy_accepted
     with pytest.raises(PolicyDocumentError, match="grace_s"):
         PolicyDocument(grace_s=367 * DAY)
+
+
+def test_the_older_of_platform_and_quoting_enclave_has_the_grace() -> None:
+    document = PolicyDocument(statuses=("OutOfDate",), grace_s=10 * DAY)
+    both = VENDOR.collateral(status="OutOfDate", qe_status="OutOfDate", tcb_date=MADE)
+    older = identity(both, '2026-01-01T00:00:00Z","tcbStatus', '2025-12-31T00:00:00Z","tcbStatus')
+    quote = MACHINE.quote(bytes(64)).quote
+    for collateral, at, passed in (
+        (both, NOW, True),
+        (older, NOW - DAY, True),
+        (older, NOW - DAY + 1, False),
+    ):
+        found = verify_quote(quote, collateral, VENDOR.root_der, at, document)
+        assert (found.accepted, found.policy_accepted) == (True, passed)
+
+
+def test_what_ends_first_is_when_a_verdict_ends() -> None:
+    quote = MACHINE.quote(bytes(64)).quote
+    signed = VENDOR.collateral(expires=NOW + 20 * DAY)
+    early = identity(signed, "2026-01-31T00:00:00Z", "2026-01-25T00:00:00Z")
+    found = verify_quote(quote, early, VENDOR.root_der, NOW)
+    assert (found.accepted, found.expires) == (True, MADE + 24 * DAY)
+    brief = SimulatedVendor(made=MADE, lasts=NOW + 5 * DAY)
+    quoted = SimulatedAttester(brief).quote(bytes(64))
+    found = verify_quote(quoted.quote, brief.collateral(expires=NOW + 20 * DAY), brief.root_der, NOW)
+    assert (found.accepted, found.expires) == (True, NOW + 5 * DAY)
+
+
+@pytest.mark.parametrize("bit", [1, 2, 0x80])
+def test_every_bit_that_opens_a_td_is_debug(bit: int) -> None:
+    quoted = MACHINE.quote(bytes(64))
+    assert quoted.collateral is not None
+    opened = resigned(quoted.quote, 168, bit)
+    found = verify_quote(opened, quoted.collateral, VENDOR.root_der, NOW)
+    assert not found.accepted
+    assert {entry.name for entry in found.failed} & {"debug", "TD attributes", "signatures"}
+    same = resigned(quoted.quote, 168, 0)
+    assert verify_quote(same, quoted.collateral, VENDOR.root_der, NOW).accepted
 
 
 def test_grace_alone_accepts_nothing() -> None:
@@ -478,6 +539,23 @@ def test_validators_repeat_what_the_registry_checks(changed: dict[str, Any], rea
     evidence, facts = register()
     found = judge_registration(evidence, facts, replace(rules().policy, **changed), PolicyDocument())
     assert (found.policy_accepted, found.reason) == (False, f"run's policy: {reason}")
+
+
+def test_a_pinned_ca_beside_the_one_that_signed_does_not_count() -> None:
+    """A pinned CA's certificate is public: it may stand in any chain."""
+    evidence, facts = register()
+    chain = parse_quote(evidence.quote).chain
+    head, tail = chain.split(b"-----END CERTIFICATE-----\n", 1)
+    pinned = SimulatedVendor(b"pinned", made=MADE)
+    longer = head + b"-----END CERTIFICATE-----\n" + pinned.ca.public_bytes(Encoding.PEM) + tail
+    raw = bytearray(evidence.quote.replace(chain, longer))
+    for at in (632, 766, raw.index(longer) - 4):
+        size = int.from_bytes(raw[at : at + 4], "little") + len(longer) - len(chain)
+        raw[at : at + 4] = size.to_bytes(4, "little")
+    policy = replace(rules().policy, pck_cas=(pinned.ca_public,))
+    found = judge_registration(replace(evidence, quote=bytes(raw)), facts, policy, PolicyDocument())
+    assert not found.policy_accepted
+    assert found.reason.startswith(("run's policy: the platform CA did not sign", "signatures: "))
 
 
 def test_required_events_are_looked_up_in_a_log_that_replays() -> None:

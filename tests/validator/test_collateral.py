@@ -133,10 +133,12 @@ def test_it_is_fetched_once_and_kept_over_a_restart(tmp_path: Path, service: Ser
     assert [path.name for path in tmp_path.iterdir()] == [f"{platform_name(QUOTE)}.json"]
 
 
-def test_it_is_renewed_before_it_ends(cache: CollateralCache, service: Service) -> None:
+def test_it_is_renewed_before_it_ends(tmp_path: Path, service: Service) -> None:
+    cache = CollateralCache(tmp_path, service, root=VENDOR.root_der, max_age_s=365 * DAY)
     ask(cache)
     service.answer = signed(60)
     last = START + 30 * DAY - MARGIN_S
+    assert ask(cache, now=last).expires == START + 30 * DAY
     assert ask(cache, now=last + 1).expires == START + 60 * DAY
     assert service.asked == 2
 
