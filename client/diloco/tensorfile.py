@@ -8,7 +8,7 @@ spaces to 8 bytes.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from earnest.client.nesting import check_depth
 
 HEADER_LIMIT = 1 << 20
+MAX_DIMENSIONS = 16
 WIDTHS = {"F32": 4, "BF16": 2, "U8": 1}
 _NUMPY = {"F32": "<f4", "BF16": "<u2", "U8": "|u1"}
 
@@ -62,7 +63,7 @@ def header(entries: Sequence[Entry]) -> bytes:
 def write(tensors: Mapping[Entry, np.ndarray]) -> bytes:
     """The canonical file that holds `tensors`."""
     bodies = [
-        np.ascontiguousarray(tensors[entry], _NUMPY[entry.dtype]).reshape(-1).view(np.uint8)
+        np.ascontiguousarray(tensors[entry], _NUMPY[entry.dtype]).reshape(-1).view(np.uint8).data
         for entry in _ordered([*tensors])
     ]
     return b"".join([header([*tensors]), *bodies])
@@ -89,16 +90,29 @@ def read(data: bytes, entries: Sequence[Entry]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def entries_of(data: bytes) -> list[Entry]:
-    """What the header of a file of our own claims to hold; `read` then checks the claim."""
+def entries_of(data: bytes, names: Container[str] | None = None) -> list[Entry]:
+    """What the header of a file claims to hold, all of it among `names`; `read` then checks the claim.
+
+    Without names the file has to be one's own: a stranger's may hold as many tensors as its header has room for.
+    """
     fields = _fields(data)
+    if (
+        names is not None
+        and (extra := next((name for name in fields if name not in names), None)) is not None
+    ):
+        raise PayloadError(f"extra key in the header: {extra[:64]!r}")
     try:
         entries = [Entry(name, field["dtype"], tuple(field["shape"])) for name, field in fields.items()]
-        if not all(e.dtype in WIDTHS and all(type(n) is int and n >= 0 for n in e.shape) for e in entries):
+        if not all(e.dtype in WIDTHS and _is_shape(e.shape) for e in entries):
             raise PayloadError("header names a dtype or shape that is not supported")
     except (TypeError, KeyError) as error:
         raise PayloadError("header has a malformed entry") from error
     return entries
+
+
+def _is_shape(shape: tuple) -> bool:
+    """Bounded, so that its product is: Python's integers know no limit, but their printing does."""
+    return len(shape) <= MAX_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
 
 
 def _ordered(entries: Sequence[Entry]) -> list[Entry]:

@@ -101,8 +101,8 @@ class Arena:
     def _payload(self, seat: int, ids: Sequence[int], limit: float) -> bytes | None:
         memory = self.trainers[seat]
         local = train_round(self.task, self.recipe, self.state, ids, self.round, self.rounds, memory)
-        encoded = self.codec.encode(local.pseudo_gradient, memory.codec or None)
-        memory.codec = encoded.residual or {}
+        encoded = self.codec.encode(local.pseudo_gradient, memory.codec)
+        memory.codec = encoded.memory
         self.honest[seat][self.round] = encoded.payload
         forgery = Forgery(
             round=self.round,

@@ -33,11 +33,6 @@ class Encoded:
     update: Update
     memory: CodecMemory
 
-    @property
-    def residual(self) -> CodecMemory:
-        """The memory, under the name it had when error feedback was all there was to remember."""
-        return self.memory
-
 
 class Codec(Protocol):
     name: str

@@ -26,6 +26,7 @@ from earnest.client.diloco.state import Spec
 from earnest.client.diloco.tensorfile import Entry, entries_of, file_bytes, read, write
 
 MAX_RANK = 64
+TENSORS = ("dense", "factors", "units", "weights")
 LEAST_SIDE = 4
 """A tensor is factored if it has two dimensions, both at least this many times the recipe's rank."""
 
@@ -164,7 +165,7 @@ class LowrankInt4:
 
     def _read(self, payload: bytes) -> tuple[dict[str, Array], int]:
         """Views of the file's tensors, and the rank, which the shape of `weights` tells."""
-        shapes = {entry.name: entry.shape for entry in entries_of(payload)}
+        shapes = {entry.name: entry.shape for entry in entries_of(payload, TENSORS)}
         shape = shapes.get("weights", ())
         rank = shape[1] if self.matrices and len(shape) == 3 else self.choice.most
         self.choice.check(rank, "rank")

@@ -1,6 +1,7 @@
 """`topk-2bit`: the largest numbers of every chunk, their places as Rice codes."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -24,6 +25,7 @@ from earnest.client.diloco.state import Spec
 from earnest.client.diloco.tensorfile import Entry, entries_of, file_bytes, read, write
 
 MAX_CHUNK = 1 << 16
+TENSORS = ("scales", "codes", "k", "lows", "quotients")
 Array = np.ndarray
 
 
@@ -67,8 +69,9 @@ class Topk2Bit:
         self.choice = Choice(k_min if energy else k, k, energy)
         self.chunks = math.ceil(spec.size / chunk)
         self.tail = spec.size % chunk
-        most = (self._layout(k, self._most_quotients(k)) for k in range(self.choice.least, k + 1))
-        self.payload_bytes = max(file_bytes(entries) for entries in most)
+        self.payload_bytes = max(
+            file_bytes(self._layout(k, self._most_quotients(k))) for k in self._largest_of_each_width()
+        )
 
     def encode(self, update: Mapping[str, Tensor], memory: CodecMemory | None = None) -> Encoded:
         total = owed(self.spec, update, memory, self.error_feedback)
@@ -137,14 +140,13 @@ class Topk2Bit:
 
     def _read(self, payload: bytes) -> tuple[dict[str, Array], int]:
         """Views of the file's tensors, and k; their sizes are checked before anything is made of them."""
-        claimed = entries_of(payload)
-        tensors = read(payload, claimed)
-        k = tensors["k"].tobytes() if "k" in tensors else b""
-        number = int.from_bytes(k, "little") if len(k) == 4 else self.choice.most
-        self.choice.check(number, "k")
-        quotients = tensors["quotients"].size if "quotients" in tensors else 1
-        require(1 <= quotients <= self._most_quotients(number), "wrong size of quotients")
-        return read(payload, self._layout(number, quotients)), number
+        claimed = {entry.name: entry for entry in entries_of(payload, TENSORS)}
+        require("k" in claimed and claimed["k"].nbytes == 4, "no k of four bytes")
+        k = int.from_bytes(read(payload, list(claimed.values()))["k"].tobytes(), "little")
+        self.choice.check(k, "k")
+        quotients = claimed["quotients"].nbytes if "quotients" in claimed else 1
+        require(1 <= quotients <= self._most_quotients(k), "wrong size of quotients")
+        return read(payload, self._layout(k, quotients)), k
 
     def _layout(self, k: int, quotients: int) -> list[Entry]:
         total = self._total(k)
@@ -161,6 +163,14 @@ class Topk2Bit:
         width = rice_width(k, self.chunk)
         zeros = sum(rows * (length >> width) for _, rows, length, _ in self._spans(k))
         return packed_bytes(self._total(k) + zeros, 1)
+
+    def _largest_of_each_width(self) -> set[int]:
+        """The largest k of each Rice width, which falls as k grows; for one width, bytes grow with k."""
+        allowed = range(self.choice.least, self.choice.most + 1)
+        ends = (
+            bisect_right(allowed, -width, key=lambda k: -rice_width(k, self.chunk)) for width in range(17)
+        )
+        return {allowed[end - 1] for end in ends if end}
 
     def _count(self, k: int, length: int) -> int:
         """Numbers kept of a chunk of `length`."""

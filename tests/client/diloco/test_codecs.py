@@ -240,6 +240,27 @@ def test_headers_that_break_parsers_are_refused(codec: Codec, text: bytes) -> No
 
 
 @ALL
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"k":{"dtype":"U8","shape":[' + b",".join([b"9" * 4000] * 200) + b"]}}",
+        b'{"weights":{"dtype":"U8","shape":[' + b"9" * 4000 + b"]}}",
+        b'{"k":{"dtype":"U8","shape":[-1]}}',
+        b'{"weights":{"dtype":"U8","shape":[true,1,2]}}',
+        b'{"weights":{"dtype":"U8","shape":[1,281474976710655,2],"data_offsets":[0,562949953421310]}}',
+        ("{" + ",".join(f'"\u4e00{i}":{{"dtype":"U8","shape":[]}}' for i in range(20_000)) + "}").encode(),
+        b'{"k":1}',
+        b'{"weights":{"shape":[1]}}',
+        b"{}",
+    ],
+    ids=range(9),
+)
+def test_headers_that_claim_too_much_are_refused(codec: Codec, text: bytes) -> None:
+    text += b" " * (-len(text) % 8)
+    assert refusal(codec, len(text).to_bytes(8, "little") + text + bytes(40))
+
+
+@ALL
 def test_header_that_is_no_object_is_refused(codec: Codec) -> None:
     assert refusal(codec, (8).to_bytes(8, "little") + b"[1,2,3] ") == "header is not a JSON object"
 
@@ -389,6 +410,16 @@ def test_sparse_refuses_impossible_settings(k: int, chunk: int) -> None:
 def test_unknown_codec_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no codec named 'zip'"):
         CodecChoice("zip")
+
+
+@given(size=st.integers(1, 80), most=st.integers(1, 16), least=st.integers(1, 16), seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_no_payload_is_larger_than_the_largest(size: int, most: int, least: int, seed: int) -> None:
+    spec = Spec((("w", (size,)),))
+    bound = Topk2Bit(spec, max(least, most), 16, k_min=min(least, most), energy=0.5).payload_bytes
+    for k in (least, most):
+        fixed = Topk2Bit(spec, k, 16)
+        assert len(fixed.encode(random_update(spec, seed)).payload) <= fixed.payload_bytes <= bound
 
 
 @given(size=st.integers(1, 80), k=st.integers(1, 16))
