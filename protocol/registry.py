@@ -1,0 +1,146 @@
+"""Whose enclave key counts: the reference of `AttestationRegistry`'s state. Protocol section 11.
+
+Methods have the contract's names and refuse in its words, in its order; nothing changes when a call is refused. That
+the evidence holds is not modelled: `claims` are what it says, from a quote that passes.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from earnest.protocol.attestation import CHALLENGE_BLOCKS, Claims, Policy, Registration, key_entry
+from earnest.protocol.constants import ZERO_ADDRESS
+from earnest.protocol.vault import require
+
+BOND_UNIT = 1 << 40
+"""Wei. Bonds of a platform are counted in these, rounded up."""
+
+TrainerKey = tuple[int, str]
+"""(run, trainer)"""
+
+
+@dataclass
+class Place:
+    """One of a platform's places in a run."""
+
+    trainer: str
+    expiry: int
+    bond: int
+    """Units counted."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a trainer's newest key rests on."""
+
+    policy: bytes
+    workload: bytes
+    platform: bytes
+    pck: bytes
+    block: int
+    """Of the challenge."""
+
+
+def bond_units(wei: int) -> int:
+    return -(-wei // BOND_UNIT)
+
+
+@dataclass
+class RegistryModel:
+    """All that the registry remembers, and the enclave keys that it names to the runs."""
+
+    keys: dict[TrainerKey, tuple[str, int]] = field(default_factory=dict[TrainerKey, tuple[str, int]])
+    """Key and expiry, unix seconds. A key signs for rounds that open before its expiry."""
+
+    records: dict[TrainerKey, Record] = field(default_factory=dict[TrainerKey, Record])
+    places: defaultdict[tuple[int, bytes], list[Place]] = field(default_factory=lambda: defaultdict(list))
+    """By run and platform; places are taken over, never given up."""
+
+    denied: defaultdict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    floors: dict[bytes, int] = field(default_factory=dict[bytes, int])
+
+    def register(
+        self, wanted: Registration, policy: Policy, claims: Claims, standing: int, now: int, block: int
+    ) -> int:
+        """`standing`: the trainer's standing bond, wei. Returns the key's expiry."""
+        name, (run, trainer) = policy.hash(), (wanted.run, wanted.trainer)
+        require(wanted.key != ZERO_ADDRESS, "attestation: no key")
+        require(claims.workload in policy.workloads, "attestation: workload not allowed")
+        for what, entry in (
+            ("workload", claims.workload),
+            ("platform", claims.platform),
+            ("PCK key", claims.pck),
+            ("root", policy.root_id),
+        ):
+            require(entry not in self.denied[name], f"attestation: {what} denied")
+        require(block - CHALLENGE_BLOCKS <= wanted.challenge_block < block, "attestation: challenge expired")
+        require(key_entry(wanted.key) not in self.denied[name], "attestation: key denied")
+        before = self.records.get((run, trainer))
+        require(before is None or wanted.challenge_block > before.block, "attestation: challenge used")
+        expiry = now + policy.ttl_s
+        bond = bond_units(standing) if policy.platform_bond else 0
+        self._take(run, claims.platform, policy, Place(trainer, expiry, bond), now)
+        self.records[run, trainer] = Record(
+            name, claims.workload, claims.platform, claims.pck, wanted.challenge_block
+        )
+        self.keys[run, trainer] = wanted.key, expiry
+        return expiry
+
+    def _take(self, run: int, platform: bytes, policy: Policy, place: Place, now: int) -> None:
+        """The trainer's own place, else the first that expired, else a new one."""
+        held = self.places[run, platform]
+        own = [i for i, other in enumerate(held) if other.trainer == place.trainer]
+        over = [i for i, other in enumerate(held) if other.expiry <= now]
+        new = [len(held)] if len(held) < policy.platform_keys else []
+        free = [*own, *over, *new]
+        require(bool(free), "attestation: platform is full")
+        others = sum(other.bond for other in held if other.trainer != place.trainer and other.expiry > now)
+        together = (others + place.bond) * BOND_UNIT
+        require(
+            not policy.platform_bond or together <= policy.platform_bond,
+            "attestation: platform bond too high",
+        )
+        held[free[0] : free[0] + 1] = [place]
+
+    def revoke(
+        self,
+        run: int,
+        trainer: str,
+        policy: Policy,
+        rests_on: tuple[bytes, bytes, bytes],
+        standing: int,
+        cutoff: int,
+    ) -> None:
+        """`rests_on`: workload, platform and PCK hash as logged. `cutoff`: t0 of the run's second next round."""
+        record = self.records.get((run, trainer))
+        require(record is not None, "attestation: nothing registered")
+        assert record is not None
+        logged = (record.policy, record.workload, record.platform, record.pck)
+        require(logged == (policy.hash(), *rests_on), "attestation: not what was logged")
+        key, expiry = self.keys[run, trainer]
+        require(expiry > cutoff, "attestation: key ends before")
+        entries = {*rests_on, policy.root_id, key_entry(key)}
+        grew = policy.platform_bond != 0 and bond_units(standing) > self._counted(
+            run, record.platform, trainer
+        )
+        require(bool(entries & self.denied[record.policy]) or grew, "attestation: nothing against the key")
+        self.keys[run, trainer] = key, cutoff
+
+    def _counted(self, run: int, platform: bytes, trainer: str) -> int:
+        return next((p.bond for p in self.places[run, platform] if p.trainer == trainer), 0)
+
+    def deny(self, guardian: str, policy: Policy, entry: bytes) -> None:
+        require(guardian == policy.guardian, "attestation: not the guardian")
+        require(entry != bytes(32), "attestation: nothing to deny")
+        require(entry not in self.denied[policy.hash()], "attestation: already denied")
+        self.denied[policy.hash()].add(entry)
+
+    def raise_floor(self, guardian: str, policy: Policy, floor: int) -> None:
+        require(guardian == policy.guardian, "attestation: not the guardian")
+        lowest = max(self.floors.get(policy.hash(), 0), policy.evaluation_floor)
+        require(lowest < floor < 1 << 32, "attestation: floor not higher")
+        self.floors[policy.hash()] = floor
+
+    def counts(self, run: int, trainer: str, key: str, opens: int) -> bool:
+        """Whether the trainer's key signs for a round that opens at `opens`, unix seconds."""
+        named, expiry = self.keys.get((run, trainer), (ZERO_ADDRESS, 0))
+        return named == key and opens < expiry
