@@ -19,6 +19,8 @@ TCB_STATUSES: Final = (
     "ConfigurationAndSWHardeningNeeded",
     "OutOfDate",
     "OutOfDateConfigurationNeeded",
+    "TDRelaunchAdvised",
+    "TDRelaunchAdvisedConfigurationNeeded",
 )
 """Every status that a policy may accept. Revoked is none of them, and so can never be accepted."""
 

@@ -57,6 +57,10 @@ QUOTE_UNCHECKED = (
 REFUSALS = (
     ("Debug mode is enabled", "debug", "others may read the memory"),
     ("SEPT_VE_DISABLE", "TD attributes", "the host can make pages vanish"),
+    ("TD profiling", "TD attributes", "the host can watch it run"),
+    ("TD migration", "TD attributes", "it may be moved to another machine"),
+    ("SERVTD_EXT", "TD attributes", "a service TD is bound to it"),
+    ("Reserved bits in TD attributes", "TD attributes", "nobody knows what they mean"),
     ("service TD", "TD attributes", "a service TD is bound to it"),
     ("No matching TCB level", "TCB level", "the platform is older than every level that Intel lists"),
     ("Revoked", "revocation", "Intel has withdrawn it"),
@@ -73,6 +77,7 @@ GENUINE = (
     ("signatures", "root, platform, quoting enclave and quote"),
     ("freshness", "nothing has expired"),
     ("revocation", "nothing is revoked"),
+    ("debug", "off, for what runs and for the quoting enclave"),
 )
 
 
@@ -142,7 +147,6 @@ def verify_quote(
     if isinstance(found, Check):
         return verdict([*checks, found], **facts)
     checks += [Check(name, True, reason) for name, reason in GENUINE]
-    checks.append(_debug(inputs.quote))
     expires = _expires(found, inputs)
     return verdict(
         checks,
@@ -336,11 +340,6 @@ def _refusal(
         if part in message:
             return Check(name, False, f"{meaning} ({message})")
     return Check("signatures", False, message)
-
-
-def _debug(quote: Quote) -> Check:
-    debug = quote.debug or quote.qe.debug
-    return Check("debug", not debug, "others may read the memory" if debug else "off")
 
 
 def _expires(found: dict[str, Any], inputs: _Inputs) -> int:
