@@ -6,6 +6,7 @@ the same.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,8 @@ from earnest.client.diloco.initial import initial_state
 from earnest.client.diloco.outer import aggregate, outer_step
 from earnest.client.diloco.overlap import local_start
 from earnest.client.diloco.state import Spec, State, read_parameters, spec, write_parameters
-from earnest.client.tasks.task import Task
+from earnest.client.privacy import finish_with
+from earnest.client.tasks.task import PrivateData, Task
 from earnest.protocol.assignment import SamplePool
 from earnest.protocol.recipe import CodecChoice, Outer, Recipe
 from earnest.protocol.seed import fallback_seed
@@ -95,10 +97,17 @@ class SimulatedRound:
 
 
 def simulate(
-    task: Task, recipe: Recipe, *, trainers: int, rounds: int, machine: Machine = CPU
+    task: Task,
+    recipe: Recipe,
+    *,
+    trainers: int,
+    rounds: int,
+    machine: Machine = CPU,
+    private: Sequence[PrivateData] = (),
 ) -> Iterator[SimulatedRound]:
-    """A run of honest trainers in this process, round by round: assignment, codec, overlap and outer step as in a run.
+    """A run of honest trainers in this process: assignment, codec, overlap, clipping, noise and outer step as in a run.
 
+    `private` has each trainer's own data, where the recipe asks for it; without, they train on what they are assigned.
     Raises ValueError where the pool is too small for them.
     """
     pool = recipe.sample_pool()
@@ -106,6 +115,7 @@ def simulate(
     codec = make_codec(recipe.codec, Spec.of(read_parameters(task.build_model(recipe.seed))))
     memories = [TrainerMemory() for _ in range(trainers)]
     pending: list[Update | None] = [None] * trainers
+    finishes = [finish_with(recipe.privacy, _secret(recipe, seat), b"simulated") for seat in range(trainers)]
     states = [initial_state(task, recipe)]
     for number in range(rounds):
         base = states[-1] if recipe.overlap == "none" else states[max(0, len(states) - 2)]
@@ -114,8 +124,11 @@ def simulate(
         for seat, memory in enumerate(memories):
             ids = assigned[seat][: inner_steps(recipe, memory.codec) * recipe.inner.batch]
             start = local_start(recipe, base, pending[seat])
-            local = train_round(task, recipe, start, ids, number, rounds, memory, machine=machine)
-            encoded = codec.encode(local.pseudo_gradient, memory.codec)
+            own = private[seat] if private else None
+            local = train_round(
+                task, recipe, start, ids, number, rounds, memory, machine=machine, private=own
+            )
+            encoded = codec.encode(finishes[seat](local.pseudo_gradient, number), memory.codec)
             memory.codec, pending[seat] = encoded.memory, encoded.update
             ends.append((local.losses[0], local.losses[-1]))
             sizes.append(len(encoded.payload))
@@ -136,6 +149,11 @@ def report_loss(task: Task, recipe: Recipe, state: State) -> float:
     with torch.inference_mode():
         batches = task.batches("report", recipe.seed, task.report_ids, 64)
         return float(torch.cat([task.loss(model, batch) for batch in batches]).double().mean())
+
+
+def _secret(recipe: Recipe, seat: int) -> bytes:
+    """Nothing is kept secret here: a simulation is repeated to the bit."""
+    return hashlib.sha256(recipe.hash() + bytes([seat % 256])).digest()
 
 
 def _assigned(pool: SamplePool, number: int, trainers: int) -> dict[int, tuple[int, ...]]:

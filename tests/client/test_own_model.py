@@ -18,6 +18,7 @@ from earnest.client import (
     DiLoCo,
     Inner,
     Outer,
+    Privacy,
     PrivateBatches,
     Recipe,
     Scoring,
@@ -235,6 +236,28 @@ def test_a_simulated_first_round_is_the_outer_step_on_the_trainers_updates() -> 
     )
     assert moved <= start.clip_norm * 1.001
     assert only.losses[0][1] < only.losses[0][0]
+
+
+def test_noise_costs_what_it_costs_and_is_the_same_again() -> None:
+    def last(clip: float, noise: float) -> float:
+        privacy = Privacy(clip=clip, noise=noise)
+        recipe = recipe_for(MyTask(), "x:Y", inner=RECIPE.inner, data="private", privacy=privacy)
+        return list(simulate(MyTask(), recipe, trainers=3, rounds=4))[-1].report_loss
+
+    assert last(100.0, 0.0) < last(1.0, 2.0)
+    assert last(1.0, 2.0) == last(1.0, 2.0)
+
+
+def test_a_simulated_trainer_may_have_data_of_its_own() -> None:
+    def only(shift: float) -> PrivateBatches:
+        pairs = [(INPUTS[:4] + shift, (INPUTS[:4] + shift).sum(1, keepdim=True))] * 4
+        return PrivateBatches(lambda round: pairs, b"r" * 32)
+
+    recipe = recipe_for(MyTask(), "x:Y", inner=RECIPE.inner, data="private")
+    runs = [
+        next(simulate(MyTask(), recipe, trainers=1, rounds=1, private=[only(shift)])) for shift in (0.0, 1.0)
+    ]
+    assert runs[0].losses != runs[1].losses
 
 
 def test_more_trainers_than_the_pool_feeds_are_refused() -> None:

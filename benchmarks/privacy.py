@@ -1,0 +1,58 @@
+"""What clipping and noise do to a run on private data: loss and epsilon, on the bundled text.
+
+    python benchmarks/privacy.py [--trainers 8] [--rounds 8] [--seed 0]
+
+Each noise is one simulated run with the same data and seeds. The unit that epsilon protects is all the data of one
+trainer, against anyone who sees each of its updates (earnest.client.privacy).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from earnest.client.diloco.initial import initial_state
+from earnest.client.diloco.state import spec
+from earnest.client.local import report_loss, simulate
+from earnest.client.privacy import epsilon, noise_to_signal
+from earnest.client.tasks.own import recipe_for
+from earnest.client.tasks.shakespeare import Shakespeare
+from earnest.protocol.recipe import Inner, Outer, Privacy
+
+TASK = "earnest.client.tasks.shakespeare:Shakespeare"
+OPTIONS: dict[str, int | float | str | bool] = {"layers": 1, "width": 32, "heads": 2, "context": 32}
+CLIP = 1.0
+NOISES = (None, 0.0, 0.001, 0.003, 0.01, 0.03, 0.1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trainers", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    task = Shakespeare(**OPTIONS)  # type: ignore[arg-type]
+    inner, outer = Inner(steps=30, batch=16, lr=3e-3), Outer(0.7, 0.9)
+    plain = recipe_for(
+        task, TASK, task_options=OPTIONS, inner=inner, outer=outer, seed=options.seed, data="private"
+    )
+    start = initial_state(task, plain)
+    size = spec(start).size
+    print(f"{size:,} parameters, {options.trainers} trainers, {options.rounds} rounds of {inner.steps} steps")
+    print(f"before: loss {report_loss(task, plain, start):.3f} nats per byte")
+    print("noise / clip    epsilon (1e-5)    noise / update    in the mean    loss")
+    for noise in NOISES:
+        privacy = Privacy() if noise is None else Privacy(CLIP, noise)
+        recipe = replace(plain, privacy=privacy)
+        *_, last = simulate(task, recipe, trainers=options.trainers, rounds=options.rounds)
+        name = "no clip" if noise is None else f"{noise:g}"
+        promised = epsilon(privacy, options.rounds)
+        buried, mean = noise_to_signal(privacy, size), noise_to_signal(privacy, size, options.trainers)
+        print(
+            f"{name:>12}    {promised:>14.4g}    {buried:>14.3g}    {mean:>11.3g}    {last.report_loss:.3f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
