@@ -362,7 +362,8 @@ def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = C
         for k in keys
     ]
     document = {"run": run, "attestation": attestation_document(record), "keys": keys}
-    return Answer(document, [table("Enclave keys", headings, rows) if keys else "No keys yet."])
+    roots = [f"root 0x{root.hex()}: {root_name(root)}" for root in dict.fromkeys(k["root_id"] for k in keys)]
+    return Answer(document, [table("Enclave keys", headings, rows), *roots] if keys else ["No keys yet."])
 
 
 def _key_document(key: KeyRegistration, *, newest: bool, now: int) -> dict[str, Any]:

@@ -167,6 +167,15 @@ def test_a_policy_that_refuses_ends_with_1(simulated: Path, cli: Run) -> None:
     assert "workload" in failed[0]["reason"]
 
 
+def test_a_policy_that_pins_another_root_refuses(simulated: Path, cli: Run) -> None:
+    own = simulated.parent / "own"
+    assert cli("attest", "simulate", str(own), "--code", "mine", "--seed", "another vendor").code == 0
+    result = cli(*checking(simulated), "--policy", str(own / "policy.json"), "--json")
+    assert result.code == 1
+    failed = [check["name"] for check in result.document["checks"] if not check["passed"]]
+    assert failed == ["run's root", "run's policy"]
+
+
 def test_the_status_is_the_policys_business(tmp_path: Path, cli: Run) -> None:
     old = tmp_path / "old"
     assert cli("attest", "simulate", str(old), "--status", "OutOfDate").code == 0
@@ -330,7 +339,7 @@ def test_a_registered_key_is_shown_with_its_root_and_its_evidence_is_served(
     (evidence,) = place.folder.rglob(f"public/{key['evidence_root'][2:]}")
     assert Evidence.read(evidence.read_bytes()).root().hex() == evidence.name
     table = cli("attest", "show", str(attested), "--account", ADDRESS["trainer"], *place.reading()).out
-    assert key["key"] in table and "SIMULATED - NOT A TEE" in table
+    assert key["key"] in table and f"root {key['root_id']}: SIMULATED - NOT A TEE" in table
 
 
 def test_a_key_that_is_registered_again_replaces_the_first(attested: int, place: Place, cli: Run) -> None:
