@@ -90,7 +90,7 @@ _TABLE = (  # parameters, step seconds, fragments, published
 _REASONS = {
     "1B, outer overlap, fp4, H 30": "published: H 30 needs ten times H 100, yet moves only 3.3 times as much",
     "100B, inner overlap, fp4, H 30": "a fragment is due every 0.83 steps: below the mean rate the link falls behind",
-    "inner": "would fit with two steps hidden instead of one; our notes do not say how many were",
+    "inner": "would fit with two steps hidden instead of one; how many were is not in what we could read",
     "outer": "published is below the mean rate: 4 bits of every parameter each H steps do not fit through it",
 }
 
