@@ -99,7 +99,7 @@ class RegistrationFacts:
     """Unix seconds of the block that holds the registration."""
 
     evaluation_floor: int = 0
-    """The floor that stood on chain at that block: the policy's, or what its guardian has raised it to."""
+    """The floor in force in the round that is judged: the policy's, or what its guardian has raised it to."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from earnest.protocol.collateral import (
 
 from .attestation import verify_quote
 from .roots import INTEL_SGX_ROOT_CA
+from .vendors.chain import CERTIFICATE_ERRORS
 
 __all__ = [
     "Collateral",
@@ -94,7 +95,7 @@ def read_collateral(data: bytes) -> Collateral:
         ends = [_date(text, "nextUpdate") for text in texts] + [_list_end(crl) for crl in lists]
         issued = max(_date(text, "issueDate") for text in texts)
         numbers = [int(text["tcbEvaluationDataNumber"]) for text in texts]
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+    except (KeyError, RecursionError, *CERTIFICATE_ERRORS) as error:
         raise CollateralError(f"collateral: {type(error).__name__}: {error}") from error
     return Collateral(canonical, min(numbers), issued, min(ends))
 

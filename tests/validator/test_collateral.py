@@ -122,6 +122,14 @@ def test_a_part_that_can_not_be_read_is_a_clear_error(name: str, value: str) -> 
         read_collateral(json.dumps({**json.loads(signed()), name: value}).encode())
 
 
+def test_a_revocation_list_of_no_known_version_is_a_clear_error() -> None:
+    document = json.loads(signed())
+    assert "020101" in document["pck_crl"]
+    document["pck_crl"] = document["pck_crl"].replace("020101", "020109", 1)
+    with pytest.raises(CollateralError, match="InvalidVersion"):
+        read_collateral(json.dumps(document).encode())
+
+
 # Cache
 
 
