@@ -16,6 +16,7 @@ from earnest.cli.transactions import consent
 from earnest.client.storage.journal import Journal
 from earnest.deploy.manifest import Manifest, load_manifest
 from earnest.deploy.plan import SINK, Plan, make_plan
+from earnest.deploy.probe import has_p256
 from earnest.deploy.run import run_plan, unfinished_plan
 from earnest.deploy.verify import Check
 from earnest.deploy.verify import verify as verify_deployment
@@ -155,9 +156,20 @@ def _deployed(session: Session, manifest: Manifest) -> Answer:
         "token": manifest.address("Token"),
         "contracts": contracts,
         "manifest": str(session.own_manifest),
+        "p256_precompile": has_p256(session.chain, session.at),
     }
     shown = table("Deployed", ("contract", "address"), list(contracts.items()))
-    return Answer(document, [shown, f"Manifest: {session.own_manifest}"])
+    told = _attestation(document["p256_precompile"])
+    return Answer(document, [shown, f"Manifest: {session.own_manifest}", told])
+
+
+def _attestation(able: bool) -> str:
+    """What the chain can do for attested runs, in words."""
+    if able:
+        return "The chain has the P-256 precompile: enclave keys can be registered."
+    return (
+        "The chain has no P-256 precompile: attested runs cannot register enclave keys here, all else works."
+    )
 
 
 def _finished(session: Session) -> bool:
@@ -182,6 +194,7 @@ def _planned(session: Session, made: Plan) -> Answer:
     fees = session.chain.fees()
     cost = made.gas * fees.max_fee
     balance = session.chain.balance(made.deployer, session.at)
+    able = has_p256(session.chain, session.at)
     document = {
         "dry_run": True,
         "network": session.network.name,
@@ -194,6 +207,7 @@ def _planned(session: Session, made: Plan) -> Answer:
         "cost_wei": str(cost),
         "balance_wei": str(balance),
         "balance_after_wei": str(balance - cost),
+        "p256_precompile": able,
         "contracts": [
             {
                 "name": step.name,
@@ -214,5 +228,6 @@ def _planned(session: Session, made: Plan) -> Answer:
             table(f"Plan of {made.deployer}", ("contract", "address", "nonce", "gas at most"), rows),
             f"token {made.token}, sink {made.sink}",
             f"at most {made.gas:,} gas, {coins(cost)}; nothing was sent",
+            _attestation(able),
         ],
     )

@@ -169,6 +169,16 @@ def _deployment(session: Session) -> Iterator[Check]:
         "deployment", not wrong, found, "use the deployment's own manifest; see `earnest deploy verify`"
     )
     session.deployment  # noqa: B018  (raises if the contracts speak another protocol version)
+    yield Check("P-256", True, _p256(session)[1])
+
+
+def _p256(session: Session) -> tuple[bool, str]:
+    """Whether the chain has the precompile that registering an enclave's key takes, and that in words."""
+    from earnest.deploy.probe import P256_PRECOMPILE, has_p256
+
+    if has_p256(session.chain, session.at):
+        return True, f"the precompile at {P256_PRECOMPILE} is there: attested runs work here"
+    return False, "no precompile: enclave keys cannot be registered here, all else works"
 
 
 def _balance(session: Session) -> Iterator[Check]:
@@ -205,6 +215,9 @@ def _run_files(session: Session, run: int) -> Iterator[Check]:
     from earnest.client.storage.objects import ObjectStore
 
     record = session.deployment.read_run(run)
+    if record.params.level.takes_attestation:
+        able, found = _p256(session)
+        yield Check("attestation", able, found, "join runs of level 0 on this chain")
     try:
         folder: Path | None = session.public_folder
     except KeystoreError:

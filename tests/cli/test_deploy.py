@@ -24,7 +24,8 @@ def test_what_is_planned_is_what_is_deployed_and_it_verifies(bare: Place, tmp_pa
     assert verified.code == 0
     assert verified.document["ok"]
     again = cli("deploy", "plan", *bare.acting("sponsor"), *manifest, "--json").document
-    assert again["first_nonce"] == planned["first_nonce"] + 4
+    assert again["first_nonce"] == planned["first_nonce"] + len(planned["contracts"])
+    assert planned["p256_precompile"] is deployed["p256_precompile"] is True
 
 
 def test_a_finished_deployment_stays_unless_another_is_asked_for(
