@@ -157,6 +157,23 @@ def attest_register_gas(parts: System) -> int:
     return attested.evm.gas_used
 
 
+def assembled(quote: Quote) -> bytes:
+    """A quote's file, its lengths as they should be."""
+    certification = (
+        quote.qe_report
+        + quote.qe_signature
+        + len(quote.qe_auth).to_bytes(2, "little")
+        + quote.qe_auth
+        + (5).to_bytes(2, "little")
+        + len(quote.chain).to_bytes(4, "little")
+        + quote.chain
+    )
+    if quote.version != 3:
+        certification = (6).to_bytes(2, "little") + len(certification).to_bytes(4, "little") + certification
+    data = quote.signature + quote.attestation_key + certification
+    return quote.signed + len(data).to_bytes(4, "little") + data
+
+
 def quote_of(attester: SimulatedAttester, report_data: bytes) -> Quote:
     return parse_quote(attester.quote(report_data).quote)
 

@@ -26,7 +26,7 @@ from eth_hash.auto import keccak
 from earnest.protocol.attestation import Evidence, Policy, registry_parts
 from earnest.protocol.certificate import CertificateError, parse_certificate, pem_to_ders
 from earnest.protocol.quote import Quote, QuoteError, parse_quote
-from tests.contracts.attested import PRECOMPILE, install_p256, policy_for
+from tests.contracts.attested import PRECOMPILE, assembled, install_p256, policy_for
 from tests.contracts.harness import Contract, Evm, Reverted, account
 from tests.validator.vectors import P256_ORDER, VECTORS
 
@@ -128,10 +128,7 @@ class Fuzzer:
             assert len(parse_certificate(ders[0]).public_key) == 64
         except CertificateError:
             return "parser refused"
-        at = original.raw.index(original.quote.chain)
-        chain = pem(ders)
-        size = len(chain).to_bytes(4, "little")
-        return self._judge(original, original.raw[: at - 4] + size + chain)
+        return self._judge(original, assembled(replace(original.quote, chain=pem(ders))))
 
     def alter_evidence(self, random: Random, original: Original) -> str:
         """Evidence with fields altered, moved from another quote, or positions overwritten."""

@@ -13,7 +13,7 @@ import pytest
 from earnest.client.attestation.simulated import QuoteKind, SimulatedAttester, raw_public, raw_signature
 from earnest.protocol.attestation import Evidence, Policy, claims, registry_parts
 from earnest.protocol.quote import Quote, QuoteError, parse_quote
-from tests.contracts.attested import PRECOMPILE, VENDOR, install_p256, policy_for, quote_of
+from tests.contracts.attested import PRECOMPILE, VENDOR, assembled, install_p256, policy_for, quote_of
 from tests.contracts.harness import Contract, Evm, Reverted, account, reverts
 from tests.validator.vectors import VECTORS, Vector, read
 
@@ -141,13 +141,13 @@ def test_what_is_signed_is_not_yet_trusted(registry: Contract, what: str) -> Non
     policy = replace(policy_for(honest), workloads=(quote.workload(),))
     with reverts(reason):
         check(registry, quote, policy)
-    raw = _raw(quote)
+    raw = assembled(quote)
     assert not verifies(raw, collateral, VENDOR.root_der, TRUSTED_AT)
 
 
 def test_a_bound_service_td_is_refused_to_its_last_byte(registry: Contract) -> None:
     quote = quote_of(SimulatedAttester(VENDOR, format="tdx5"), bytes(64))
-    assert verifies(_raw(quote), VENDOR.collateral("tdx"), VENDOR.root_der, TRUSTED_AT)
+    assert verifies(assembled(quote), VENDOR.collateral("tdx"), VENDOR.root_der, TRUSTED_AT)
     for at in (600, 631, 632, 647):
         body = flipped(quote.body, ((at, 1),))
         signed = quote.signed[:54] + body
@@ -155,7 +155,7 @@ def test_a_bound_service_td_is_refused_to_its_last_byte(registry: Contract) -> N
         bound = replace(quote, body=body, signed=signed, signature=signature)
         with reverts("attestation: service TD bound"):
             check(registry, bound)
-        assert not verifies(_raw(bound), VENDOR.collateral("tdx"), VENDOR.root_der, TRUSTED_AT)
+        assert not verifies(assembled(bound), VENDOR.collateral("tdx"), VENDOR.root_der, TRUSTED_AT)
 
 
 def test_every_td_attribute_gets_the_verifiers_verdict(registry: Contract) -> None:
@@ -169,25 +169,8 @@ def test_every_td_attribute_gets_the_verifiers_verdict(registry: Contract) -> No
         except Reverted:
             on_chain = False
             refused.append(bit)
-        assert on_chain == verifies(_raw(quote), collateral, VENDOR.root_der, TRUSTED_AT), bit
+        assert on_chain == verifies(assembled(quote), collateral, VENDOR.root_der, TRUSTED_AT), bit
     assert refused == [*range(16), 17, 23, 24, 25, 26, 28, 29, *range(32, 62)]
-
-
-def _raw(quote: Quote) -> bytes:
-    """The quote's bytes again."""
-    certification = (
-        quote.qe_report
-        + quote.qe_signature
-        + len(quote.qe_auth).to_bytes(2, "little")
-        + quote.qe_auth
-        + (5).to_bytes(2, "little")
-        + len(quote.chain).to_bytes(4, "little")
-        + quote.chain
-    )
-    if quote.version != 3:
-        certification = (6).to_bytes(2, "little") + len(certification).to_bytes(4, "little") + certification
-    data = quote.signature + quote.attestation_key + certification
-    return quote.signed + len(data).to_bytes(4, "little") + data
 
 
 # Evidence that was put together wrongly.
