@@ -98,7 +98,9 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         try:
             found = msgspec.toml.decode(path.read_bytes(), type=RunFile)
             policy = found.attestation_policy
-            return found.changed({"attestation_policy": None if policy is None else str(path.parent / policy)})
+            return found.changed(
+                {"attestation_policy": None if policy is None else str(path.parent / policy)}
+            )
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RunFileError(
                 f"{path} is not a run file: {error}", "see `earnest run create --example`"
@@ -129,7 +131,11 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def read_policy(self) -> PolicyFile | None:
         """The attestation policy, None where the run takes none. Raises RunFileError or PolicyFileError."""
         if (self.verification == "incentive") != (self.attestation_policy is None):
-            told = "names no attestation_policy" if self.attestation_policy is None else "names an attestation_policy"
+            told = (
+                "names no attestation_policy"
+                if self.attestation_policy is None
+                else "names an attestation_policy"
+            )
             raise RunFileError(
                 f'the run file {told}, its verification is "{self.verification}"',
                 'with verification = "attested" or "accepted" give the path of a policy file, else none',
@@ -159,6 +165,11 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             raise RunFileError(
                 f'the rounds {rounds}, but the recipe says overlap = "{recipe.overlap}"',
                 'with windows.overlap = true say recipe.overlap = "eager" or "delayed", without it "none"',
+            )
+        if recipe.data == "private" and self.admission.open_trainers and self.verification == "incentive":
+            raise RunFileError(
+                "trainers on private data are not judged by what they trained on, and this run lets anybody in",
+                "list the trainers (open_trainers = false), or take attested ones only",
             )
         if recipe.pool_size > task.pool_size:
             raise RunFileError(

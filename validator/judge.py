@@ -47,7 +47,10 @@ def judge_round(inputs: RoundInputs) -> Judgement:
     running = {seat: update for seat, update in updates.items() if seat not in refusals}
     measurements = _measure(inputs, running)
     book, harm = _weigh_harm(inputs, running, measurements)
-    refusals |= {seat: Refusal(Verdict.HARMFUL, str(found)) for seat, found in harm.items() if found.harmful}
+    verdict = (
+        Verdict.HARMFUL if inputs.recipe.data == "assigned" else Verdict.NOT_COUNTED
+    )  # pay, never the bond
+    refusals |= {seat: Refusal(verdict, str(found)) for seat, found in harm.items() if found.harmful}
     scores = {seat: measurements.score(seat) for seat in running if seat not in refusals}
 
     memory = Memory(recent([*inputs.memory.earlier, *updates.values()], inputs.round + 1), repeated, book)
@@ -113,7 +116,7 @@ def _not_counted(inputs: RoundInputs, late: Published, base_root: bytes) -> Refu
     """Verdict 7: not attested where the run asks for it, assigned nothing, a wrong base, or a far too large norm."""
     if (unattested := inputs.unattested.get(late.seat)) is not None:
         return unattested
-    if not inputs.assigned.get(late.seat):
+    if inputs.recipe.data == "assigned" and not inputs.assigned.get(late.seat):
         return Refusal(Verdict.NOT_COUNTED, "the seat was assigned no samples in this round")
     norm, limit = late.update.norm, inputs.recipe.scoring.norm_limit * inputs.clip_norm
     if base_root != inputs.base_root:
@@ -132,7 +135,11 @@ def _too_alike(late: Published, found: Likeness, times: int) -> Refusal | None:
 
 
 def _measure(inputs: RoundInputs, running: Mapping[int, Published]) -> Measurements:
-    """All forward passes of a round. Base and control are measured once per sequence."""
+    """All forward passes of a round. Base and control are measured once per sequence.
+
+    Own samples are drawn from those assigned ids that every honest trainer has trained on, however few steps the recipe
+    allows it; on private data there are none.
+    """
     scoring, base = inputs.recipe.scoring, inputs.newest.parameters
     meter = Meter(inputs.task, inputs.recipe.seed)
     factors = {seat: clip_factor(one.update.norm, inputs.clip_norm) for seat, one in running.items()}
@@ -148,7 +155,10 @@ def _measure(inputs: RoundInputs, running: Mapping[int, Published]) -> Measureme
     for seat, one in running.items():
         changed = applied(base, one.update.dense(), scoring.strength * factors[seat])
         after[seat] = meter.losses(changed, fresh)
-        samples = tuple(shuffled(inputs.assigned[seat], inputs.seed, scoring.own))
+        if inputs.recipe.data == "private":
+            continue
+        judged = inputs.assigned[seat][: inputs.recipe.judged_per_seat]
+        samples = tuple(shuffled(judged, inputs.seed, scoring.own))
         batches = meter.batches(samples)
         own[seat] = OwnLosses(samples, *(meter.losses(state, batches) for state in (base, control, changed)))
     return Measurements(before, controlled, after, own)

@@ -88,8 +88,9 @@ def _seat(inputs: RoundInputs, judgement: Judgement, one: Submission) -> dict[st
             "update": original.root.hex(),
             "value": likeness.value,
         }
+    if (after := judgement.measurements.after.get(seat)) is not None:
+        found["held_out_after"] = _numbers(after)
     if own := judgement.measurements.own.get(seat):
-        found["held_out_after"] = _numbers(judgement.measurements.after[seat])
         found["own"] = {
             "samples": samples_root(own.samples).hex(),
             "before": _numbers(own.before),

@@ -128,14 +128,16 @@ class Measurements:
     own: Mapping[int, OwnLosses]
 
     def gains(self, seat: int) -> tuple[Losses, Losses]:
-        """Gains on fresh and on own sequences: loss before minus loss after."""
-        own = self.own[seat]
-        return self.before - self.after[seat], own.before - own.after
+        """Gains on fresh and on own sequences: loss before minus loss after. On private data both are the fresh."""
+        fresh, own = self.before - self.after[seat], self.own.get(seat)
+        return fresh, fresh if own is None else own.before - own.after
 
     def score(self, seat: int) -> Score:
-        """Gain and margin of a seat, the numbers that its weight is made of."""
-        (fresh, own), measured = self.gains(seat), self.own[seat]
+        """Gain and margin of a seat, the numbers that its weight is made of; no margin on private data."""
+        (fresh, own), measured = self.gains(seat), self.own.get(seat)
         gain = summarise(fresh)
+        if measured is None:
+            return Score(gain.mean, gain.se, None)
         controlled = margin(own, measured.before - measured.control, fresh, self.before - self.control)
         return Score(gain.mean, gain.se, controlled)
 

@@ -19,7 +19,7 @@ from earnest.client.diloco.precision import Precision, choose_device
 from earnest.client.diloco.state import Parameters, Spec, State, read_parameters, write_parameters
 from earnest.client.diloco.tensorfile import Entry, entries_of, read, write
 from earnest.client.errors import EarnestError
-from earnest.client.tasks.task import Batch, PrivateData, Task
+from earnest.client.tasks.task import Batch, PrivateData, Task, TaskError
 from earnest.protocol.recipe import Recipe
 
 
@@ -187,6 +187,8 @@ def train_round(
         work.take(one)
         if checkpoints and work.step < steps and checkpoints.due(work.step):
             checkpoints.save(key, work.taken())
+    if not work.step:
+        raise TaskError(f"the data gave no batch in round {round}", "check it with `earnest task check`")
     done = work.taken()
     gradient = {name: start - done.parameters[name] for name, start in state.parameters.items()}
     if not all(torch.isfinite(value).all() for value in gradient.values()):
@@ -214,7 +216,7 @@ class _Work:
         self, task: Task, recipe: Recipe, machine: Machine, rates: Sequence[float], round: int
     ) -> None:
         self._task, self._recipe, self._rates, self._round = task, recipe, rates, round
-        self._micro = machine.micro_batch or recipe.inner.batch
+        self._micro = machine.micro_batch
         self._device = choose_device(machine.device)
         self._model = task.build_model(recipe.seed).to(self._device)
         self._forward: nn.Module = self._model
@@ -263,8 +265,9 @@ class _Work:
         """Fills the gradients of the batch's mean loss, micro-batch by micro-batch; returns that loss."""
         self._optimizer.zero_grad()
         samples, total = len(batch.targets), 0.0
-        for first in range(0, samples, self._micro):
-            part = Batch(*(tensor[first : first + self._micro] for tensor in batch)).to(self._device)
+        micro = self._micro or samples
+        for first in range(0, samples, micro):
+            part = Batch(*(tensor[first : first + micro] for tensor in batch)).to(self._device)
             with self._precision.forward():
                 losses = self._task.loss(self._forward, part)
             loss = losses.mean() if len(losses) == samples else losses.sum() / samples
