@@ -1,18 +1,21 @@
 """Gas of every action, from receipts of the embedded chain (py-evm, Prague), and of whole rounds.
 
-    python benchmarks/gas.py [trainers x validators ..]        default: 64x8 256x16
+    python benchmarks/gas.py [trainers x validators ..] [attested]        default: 64x8 256x16 attested
 
-Prints a table, writes `contracts/gas.json`. "First" is the first time a seat does it; "repeat" is from the third
-round on, when both slots of the seat, by round parity, have been used. A round's total is all it takes: commits,
-reveals, seed, sealed and opened reports, settlement and the validators' pay.
+Prints tables, writes what 256x16 and `attested` gave into `contracts/gas.json`. `attested` is measured on anvil with
+Osaka's rules where that is installed, else on the embedded chain, which has Osaka's precompile. "First" is the first
+time a seat does it; "repeat" is from the third round on, when both slots of the seat, by round parity, have been used.
+A round's total is all it takes: commits, reveals, seed, sealed and opened reports, settlement and the validators' pay.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,15 +28,20 @@ from eth.vm.spoof import SpoofTransaction  # noqa: E402
 from eth_utils.address import to_canonical_address  # noqa: E402
 
 from earnest.deploy.devnet import CHAIN_ID, GAS_LIMIT, Call, Devnet  # noqa: E402
-from tests.contracts import harness  # noqa: E402
+from earnest.protocol.attestation import registry_parts, round_statement  # noqa: E402
+from earnest.protocol.quote import parse_quote  # noqa: E402
+from tests import anvil  # noqa: E402
+from tests.contracts import attested, harness, osaka  # noqa: E402
 from tests.contracts.harness import Evm, Reverted, System, account, compiled  # noqa: E402
-from tests.contracts.rounds import SPONSOR, TRAINERS, VALIDATORS, Run, accepted, report, verdict  # noqa: E402
+from tests.contracts.rounds import SALT, SPONSOR, TRAINERS, VALIDATORS, Run, accepted, report, verdict  # noqa: E402
 
 NAMES = ("deployer", "sink", "sponsor", "stranger")
 WEI = 10**30
 MAX_FEE = 10**12
 BYTECODE_LIMIT = 24_576
 SIZES = ("64x8", "256x16")
+ATTESTED = "attested"
+GENUINE = ROOT / "tests/data/attestation/quotes/tdx4-b0c06f-phala.bin"
 PEERS = "peers pay 232 k to 611 k a worker-round (Gensyn, Prime Intellect, 0G: receipts of their contracts on anvil)"
 
 
@@ -187,6 +195,55 @@ def _deposit(contracts: System, who: str) -> None:
     contracts.vault.deposit(1, sender=who)
 
 
+@contextmanager
+def osaka_chain() -> Iterator[Evm]:
+    """A chain with the P-256 precompile: anvil where it is installed, else the embedded one."""
+    if shutil.which("anvil", path=anvil.search_path()) is None:
+        yield Embedded()
+        return
+    with anvil.anvil(*osaka.OPTIONS, "--chain-id", str(CHAIN_ID)) as url:
+        evm = osaka.OsakaEvm(url)
+        evm.chain_id = CHAIN_ID
+        yield evm
+
+
+def measure_attested() -> dict[str, int]:
+    """What attestation costs: registering a key, a signed reveal above a plain one, checking a genuine Intel quote."""
+    with osaka_chain() as evm:
+        print(
+            f"\n{ATTESTED}: on {'anvil, Osaka' if isinstance(evm, osaka.OsakaEvm) else 'the embedded chain'}"
+        )
+        parts = harness.system(evm)
+        found = {"attest_register": attested.attest_register_gas(parts)}
+        registry = evm.at("AttestationRegistry", parts.registry)
+        genuine = parse_quote(GENUINE.read_bytes())
+        policy = attested.policy_for(genuine)
+        evidence = registry_parts(genuine, policy.pck_cas)
+        evm.call(registry.address, registry.calldata("check_quote", policy, evidence), account("stranger"))
+        found["check_quote"] = evm.gas_used
+        found["attested_reveal_extra"] = attested_reveal_extra(harness.system(evm, account("registry")))
+    for action, gas in found.items():
+        print(f"  {action:<24} {gas:>10,}")
+    return found
+
+
+def attested_reveal_extra(contracts: System) -> int:
+    """Three trainers reveal: the first fills the bitmap's slot, then one plain, one with its enclave's signature."""
+    run = Run.create(contracts, verification=2, attestation_policy=b"\x0a" * 32)
+    run.join_trainers(3)
+    enclave = attested.enclave_key("enclave")
+    word = int(enclave.address, 16) | (2**64 - 1) << 160
+    contracts.runs.set_enclave_key(run.id, run.trainers[2], word, sender=contracts.registry)
+    run.enter("commit")
+    run.commit(range(3))
+    run.enter("reveal")
+    run.reveal([0, 1])
+    plain, manifest = run.evm.gas_used, run.manifest(2, 0)
+    signed = enclave.sign(round_statement(CHAIN_ID, contracts.registry, run.id, 0, manifest.hash()))
+    contracts.runs.reveal(2, manifest, SALT, signed, sender=run.trainers[2])
+    return run.evm.gas_used - plain
+
+
 def show(size: str, meter: Meter, total: int) -> dict[str, int]:
     """Print one size's table; returns the medians of the repeat round."""
     trainers, _ = parse(size)
@@ -211,12 +268,15 @@ def parse(size: str) -> tuple[int, int]:
 def main(sizes: list[str]) -> None:
     contracts = harness.system(Embedded())
     print("bytecode (limit 24,576):")
-    for name in ("StakeVault", "Settlement", "TrainingRuns"):
+    for name in ("StakeVault", "RunTerms", "Settlement", "TrainingRuns", "AttestationRegistry"):
         length = len(compiled(name).runtime)
         print(f"  {name:<20} {length:>10,}")
         assert length <= BYTECODE_LIMIT
     results: dict[str, dict[str, int]] = {}
+    golden = measure_attested() if ATTESTED in sizes else {}
     for size in sizes:
+        if size == ATTESTED:
+            continue
         meter = Meter(contracts.evm)
         run = prepare(contracts, *parse(size), meter)
         total = [play(run, round, meter) for round in range(3)][-1]
@@ -224,11 +284,12 @@ def main(sizes: list[str]) -> None:
         results[size] = show(size, meter, total)
     print(f"\n{PEERS}")
     if "256x16" in results:
-        write(results["256x16"])
+        golden = golden_of(results["256x16"]) | golden
+    write(golden)
 
 
-def write(big: dict[str, int]) -> None:
-    """`contracts/gas.json`: the golden numbers that reviews diff."""
+def golden_of(big: dict[str, int]) -> dict[str, int]:
+    """Of the rounds' numbers those that reviews diff."""
     names = {
         "commit": "commit",
         "reveal": "reveal",
@@ -239,10 +300,15 @@ def write(big: dict[str, int]) -> None:
         "trainer_round_256x16": "per trainer",
         "join": "join",
     }
-    golden = {key: big[name] for key, name in names.items()}
-    (ROOT / "contracts" / "gas.json").write_text(json.dumps(golden, indent=2) + "\n")
+    return {key: big[name] for key, name in names.items()}
+
+
+def write(golden: dict[str, int]) -> None:
+    """Puts the numbers that were measured into `contracts/gas.json`; the others stay."""
+    path = ROOT / "contracts" / "gas.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | golden, indent=2) + "\n")
     print(json.dumps(golden))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(SIZES))
+    main(sys.argv[1:] or [*SIZES, ATTESTED])

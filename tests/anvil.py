@@ -22,9 +22,14 @@ _MODULES = Path(__file__).parents[1] / "node_modules/.bin"
 _PATIENCE_S = 30.0
 
 
+def search_path() -> str:
+    """Where anvil is looked for."""
+    return f"{os.environ.get('PATH', '')}:{_MODULES}"
+
+
 def anvil_path() -> str:
     """Where anvil is. Skips the test where it is not installed, except in CI."""
-    found = shutil.which("anvil", path=f"{os.environ.get('PATH', '')}:{_MODULES}")
+    found = shutil.which("anvil", path=search_path())
     if found is None and os.environ.get("CI") == "true":
         pytest.fail("CI has to test against anvil: npm install @foundry-rs/anvil")
     return found or pytest.skip("anvil is not installed: npm install --no-save @foundry-rs/anvil")
