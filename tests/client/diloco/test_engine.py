@@ -1,6 +1,7 @@
 """Local rounds are deterministic, resumable, and give a pseudo-gradient that helps when subtracted."""
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,13 +12,15 @@ from earnest.client.diloco.engine import (
     Machine,
     TrainerMemory,
     TrainingDiverged,
-    learning_rate,
+    step_rates,
     train_round,
 )
 from earnest.client.diloco.initial import initial_state
+from earnest.client.diloco.optimizers import learning_rate
 from earnest.client.diloco.state import Spec, State, read_parameters, to_bytes, write_parameters
 from earnest.client.diloco.tensorfile import PayloadError
 from earnest.client.tasks.shakespeare import Shakespeare
+from earnest.client.tasks.task import Batch, TaskError
 from earnest.protocol.recipe import Inner, Recipe, Scoring
 
 OPTIONS = {"layers": 1, "width": 16, "heads": 2, "context": 16}
@@ -129,6 +132,67 @@ def test_later_rounds_continue_the_schedule() -> None:
     first, last = (train_round(TASK, cosine, STATE, IDS, r, 10, TrainerMemory()) for r in (0, 9))
     sizes = [flat(local.pseudo_gradient).norm().item() for local in (first, last)]
     assert sizes[1] < sizes[0] / 3
+
+
+def test_a_round_of_fewer_steps_ends_where_the_others_end() -> None:
+    cosine = replace(RECIPE, inner=replace(RECIPE.inner, lr_schedule="cosine"))
+    full, short = step_rates(cosine, 1, 4, 5), step_rates(cosine, 1, 4, 2)
+    assert full[0] == short[0] == learning_rate(cosine.inner, 5, 20)
+    assert full[2] > short[1] > full[3]
+    assert step_rates(cosine, 2, 4, 5)[0] < short[1], "and the next round begins where all are"
+
+
+def test_a_late_joiner_trains_at_the_rate_of_its_round() -> None:
+    cosine = replace(RECIPE, inner=replace(RECIPE.inner, lr_schedule="cosine", optimizer="muon"))
+    veteran = TrainerMemory()
+    train_round(TASK, cosine, STATE, IDS, 0, 10, veteran)
+    assert not [name for name in veteran.inner if "lr" in name], "no rate is carried along"
+    joiner = train_round(TASK, cosine, STATE, IDS, 9, 10, TrainerMemory())
+    first = train_round(TASK, cosine, STATE, IDS, 0, 10, TrainerMemory())
+    assert flat(joiner.pseudo_gradient).norm() < flat(first.pseudo_gradient).norm() / 3
+
+
+def test_whatever_weights_a_new_model_has_training_starts_from_the_state() -> None:
+    class Careless(Shakespeare):
+        def build_model(self, seed: int) -> torch.nn.Module:
+            return super().build_model(seed + 1)
+
+    same, other = (
+        train_round(task, RECIPE, STATE, IDS, 0, 2, TrainerMemory()) for task in (TASK, Careless(**OPTIONS))
+    )
+    assert torch.equal(flat(same.pseudo_gradient), flat(other.pseudo_gradient))
+
+
+def test_who_is_late_ends_with_the_steps_it_has() -> None:
+    looks = iter([False, True])
+    local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory(), late=lambda: next(looks))
+    whole = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory())
+    assert (local.steps, local.losses) == (2, whole.losses[:2])
+    assert train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory(), late=lambda: True).steps == 1
+
+
+def test_private_batches_take_the_place_of_what_was_assigned() -> None:
+    class Own:
+        root = bytes(32)
+
+        def batches(self, round: int, steps: int, batch: int) -> Iterator[Batch]:
+            return TASK.batches("train", 0, range(1_000 * round, 1_000 * round + steps * batch), batch)
+
+    private = train_round(TASK, RECIPE, STATE, IDS, 1, 2, TrainerMemory(), private=Own())
+    same = train_round(TASK, RECIPE, STATE, range(1_000, 1_040), 1, 2, TrainerMemory())
+    assert torch.equal(flat(private.pseudo_gradient), flat(same.pseudo_gradient))
+    assert private.tokens == 40 * 16
+
+
+def test_data_that_gives_nothing_is_an_error() -> None:
+    class Empty:
+        root = bytes(32)
+
+        def batches(self, round: int, steps: int, batch: int) -> Iterator[Batch]:
+            return iter(())
+
+    with pytest.raises(TaskError, match="no batch in round 0"):
+        train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory(), private=Empty())
 
 
 def test_rounds_side_by_side_give_the_bits_of_rounds_alone() -> None:
