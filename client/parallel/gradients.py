@@ -75,7 +75,7 @@ class Gradients:
             schedule = self._schedules[count] = self._schedule(count)
         losses: list[Tensor] = []
         inputs = (self._rows.inputs,) if grid.stage == 0 else ()
-        places = torch.arange(count) if grid.stage == grid.layout.stages - 1 else None
+        places = torch.arange(count, device=grid.device) if grid.stage == grid.layout.stages - 1 else None
         schedule.step(*inputs, target=places, losses=losses, return_outputs=False)
         return float(torch.stack(losses).sum()) if losses else 0.0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -32,17 +33,25 @@ class Grid:
     device: torch.device
 
     @classmethod
-    def of(cls, layout: Layout, device: str = "cpu") -> Grid:
-        """Collective. Raises LayoutError unless there are exactly as many processes as the layout needs."""
-        processes = dist.get_world_size()
+    def of(cls, layout: Layout, device: torch.device) -> Grid:
+        """Collective. With CUDA a process takes the device of its place on its host.
+
+        Raises LayoutError unless there are exactly as many processes as the layout needs, on a CPU or CUDA each.
+        """
+        processes, found = dist.get_world_size(), device
         if processes != layout.processes:
             raise LayoutError(
                 f"{layout} needs {layout.processes} processes, there are {processes}",
                 "start as many processes as the layout has stages times replicas",
             )
+        if found.type == "cuda":
+            found = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(found)
+        elif found.type != "cpu":
+            raise LayoutError(f"several processes do not train on {found}", "name cpu or cuda")
         shape = (layout.stages, layout.replicas)
-        mesh = init_device_mesh(device, shape, mesh_dim_names=("stage", "replica"))
-        return cls(layout, mesh, dist.get_rank(), torch.device(device))
+        mesh = init_device_mesh(found.type, shape, mesh_dim_names=("stage", "replica"))
+        return cls(layout, mesh, dist.get_rank(), found)
 
     @property
     def stage(self) -> int:

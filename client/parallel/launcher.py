@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 from torch import Tensor
 
-from earnest.client.diloco.engine import LocalRound, TrainerMemory, TrainingDiverged
+from earnest.client.diloco.engine import LocalRound, TrainerMemory, TrainingDiverged, TrainingStopped, never
 from earnest.client.diloco.precision import DeviceError
 from earnest.client.diloco.state import State
 from earnest.client.errors import EarnestError
@@ -62,7 +62,8 @@ class ParallelTrainer:
     """The engine's LocalTrainer, done by `layout.processes` processes. Close it, or use it in a `with`.
 
     Processes are started by the first round, and again by the first round after they died. Several trainers (other
-    recipes, other layouts of as many processes) may take turns on the same `processes`.
+    recipes, other layouts of as many processes) may take turns on the same `processes`. When `stop()` comes true a
+    round is given up after the step that it is in, and its processes are ended.
     """
 
     def __init__(
@@ -72,8 +73,9 @@ class ParallelTrainer:
         layout: Layout,
         processes: Processes | None = None,
         *,
-        device: str = "cpu",
+        device: str = "auto",
         threads: int = 1,
+        stop: Callable[[], bool] = never,
     ) -> None:
         if recipe.data == "private":
             raise LayoutError(
@@ -81,7 +83,7 @@ class ParallelTrainer:
             )
         self.recipe, self.rounds, self.layout = recipe, rounds, layout
         self.processes = processes or Processes(Hosts(here=layout.processes))
-        self._device, self._threads = device, threads
+        self._device, self._threads, self._stop = device, threads, stop
         self._held: dict[str, bytes] = {}
 
     def __enter__(self) -> ParallelTrainer:
@@ -91,7 +93,7 @@ class ParallelTrainer:
         self.close()
 
     def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
-        """As LocalTrainer.train. Raises WorkersFailed, TrainingDiverged, LayoutError, TaskError."""
+        """As LocalTrainer.train. Raises WorkersFailed, TrainingStopped and what the processes say."""
         self._load(state)
         inner = {name: value for name, value in memory.inner.items() if not name.startswith("scaler/")}
         answer, tensors = self._do({"do": "train", "ids": list(ids), "round": round}, inner)
@@ -150,7 +152,7 @@ class ParallelTrainer:
         self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         self._begin()
-        return self.processes.ask(command, tensors)
+        return self.processes.ask(command, tensors, self._stop)
 
 
 class Processes:
@@ -171,12 +173,18 @@ class Processes:
         return list(self._crew.pids) if self._crew else []
 
     def ask(
-        self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
+        self,
+        command: Mapping[str, Any],
+        tensors: Mapping[str, Tensor] | None = None,
+        stop: Callable[[], bool] = never,
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """One command and its answer. Raises what the processes say, WorkersFailed where they cannot say anything."""
+        """One command and its answer. Raises what the processes say, WorkersFailed where they cannot say anything.
+
+        Raises TrainingStopped when `stop()` comes true before the answer is there.
+        """
         try:
             self._crew = self._crew or _Crew(self.hosts, self.timeout_s, self.start_s)
-            answer, back = self._crew.ask(command, tensors)
+            answer, back = self._crew.ask(command, tensors, stop)
         except BaseException:
             self.close()
             raise
@@ -215,7 +223,7 @@ class _Crew:
             listening.close()
 
     def ask(
-        self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None
+        self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None, stop: Callable[[], bool]
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Raises WorkersFailed when the processes are gone, or silent for longer than the timeout."""
         assert self._socket is not None
@@ -226,6 +234,8 @@ class _Crew:
                 answer, back = receive_frame(self._socket)
                 if "progress" not in answer:
                     return answer, back
+                if stop():
+                    raise TrainingStopped("the round was given up", "start the node again")
         except TimeoutError as error:
             raise self._failed(f"said nothing for {self._timeout_s:.0f} s") from error
         except Disconnected as error:

@@ -155,7 +155,7 @@ class Part:
         if layout.stages == 1:
             return None
         sample = next(iter(self.task.batches("train", self.recipe.seed, [0], 1)))
-        with self.precision.forward():
+        with Precision(torch.device("cpu"), self.recipe.inner.precision).forward():
             return cut(self.task, self.model, layout.stages, sample)
 
     def _drop_the_rest(self) -> None:

@@ -12,9 +12,9 @@ import json
 import math
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch import nn
 
 from earnest.client.diloco.engine import TrainingDiverged, step_seed
 from earnest.client.diloco.optimizers import learning_rate, set_rate
+from earnest.client.diloco.precision import choose_device
 from earnest.client.errors import EarnestError
 from earnest.client.parallel.frames import Disconnected, receive_frame, send_frame
 from earnest.client.parallel.gradients import Gradients
@@ -32,6 +33,7 @@ from earnest.client.tasks.task import load_task
 from earnest.protocol.recipe import Recipe
 
 HEARTBEAT_S = 1.0
+Made = TypeVar("Made")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -46,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if os.environ.get("RANK") == "0" and options.socket is None:
         parser.error("the first process needs --socket: the trainer node starts it, on its own machine")
-    dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout))
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout))
     node = _connect(options.socket) if dist.get_rank() == 0 else None
     try:
         Worker(node).run()
@@ -107,14 +110,11 @@ class Worker:
         """Loads the task and makes this process's part. What fails on one host fails on all."""
         torch.set_num_threads(fields["threads"])
         recipe = Recipe.from_json(fields["recipe"].encode())
-        grid, trouble, part = Grid.of(Layout.parse(fields["layout"]), fields["device"]), None, None
-        try:
-            part = Part(grid, load_task(recipe.task, recipe.task_options), recipe)
-        except EarnestError as error:
-            trouble = error
-        if not all_agree(part is not None):
-            raise trouble or LayoutError("another process cannot do this", "look at the other hosts' logs")
-        self._part, self._rounds = part, fields["rounds"]
+        task, device = _together(
+            lambda: (load_task(recipe.task, recipe.task_options), choose_device(fields["device"]))
+        )
+        grid = Grid.of(Layout.parse(fields["layout"]), device)
+        self._part, self._rounds = _together(lambda: Part(grid, task, recipe)), fields["rounds"]
         return {}, {}
 
     def _load(self, fields: dict[str, Any], tensors: Tensors) -> tuple[dict[str, Any], Tensors]:
@@ -193,6 +193,19 @@ class Worker:
         """A sign of life for the node, which waits no longer than its timeout for the next."""
         if self._node:
             send_frame(self._node, {"progress": progress})
+
+
+def _together(make: Callable[[], Made]) -> Made:
+    """What `make` makes, unless it fails on any process: then it has failed on all. Collective."""
+    made: Made | None = None
+    trouble: EarnestError | None = None
+    try:
+        made = make()
+    except EarnestError as error:
+        trouble = error
+    if not all_agree(trouble is None) or made is None:
+        raise trouble or LayoutError("another process cannot do this", "look at the other hosts' logs")
+    return made
 
 
 def _pids() -> list[int]:

@@ -14,8 +14,8 @@ from earnest.client.parallel.worker import main
 from tests.client.parallel.rounds import ROUNDS, same_bits, same_memory, shakespeare, start, two_rounds
 
 TIMEOUT_S = 8.0
-RECIPE = shakespeare(steps=60)
-MANY = range(60 * 8)
+RECIPE = shakespeare(steps=30)
+MANY = range(30 * 8)
 
 
 @pytest.fixture(scope="module")

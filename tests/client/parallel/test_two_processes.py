@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from earnest.client.diloco.engine import TrainerMemory, TrainingDiverged
+from earnest.client.diloco.engine import TrainerMemory, TrainingDiverged, TrainingStopped
 from earnest.client.diloco.outer import outer_step
 from earnest.client.diloco.state import State, to_bytes
 from earnest.client.parallel import Hosts, Layout, LayoutError, ParallelTrainer, Processes
@@ -153,9 +153,9 @@ def test_stages_that_took_the_outer_step_themselves_are_sent_nothing(
     parallel.advance(gradient, 0.7, 0.9)
     state, sent, ask = outer_step(state, gradient, 0.7, 0.9), [], processes.ask
 
-    def watched(command, tensors=None):  # type: ignore[no-untyped-def]
+    def watched(command, tensors=None, *rest):  # type: ignore[no-untyped-def]
         sent.extend(tensors if command["do"] == "load" else [])
-        return ask(command, tensors)
+        return ask(command, tensors, *rest)
 
     monkeypatch.setattr(processes, "ask", watched)
     found = parallel.train(state, IDS, 1, TrainerMemory())
@@ -218,3 +218,19 @@ def test_private_data_stays_in_one_process() -> None:
     recipe = replace(shakespeare(), data="private", privacy=Privacy())
     with pytest.raises(LayoutError, match="private data"):
         ParallelTrainer(recipe, ROUNDS, Layout(stages=2))
+
+
+def test_a_round_that_is_no_longer_wanted_is_given_up_between_two_steps(processes: Processes) -> None:
+    recipe, asked = shakespeare(), []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) == 2
+
+    parallel = ParallelTrainer(recipe, ROUNDS, Layout(stages=2), processes, stop=stop)
+    memory = TrainerMemory()
+    with pytest.raises(TrainingStopped):
+        parallel.train(start(recipe), IDS, 0, memory)
+    assert len(asked) == 2
+    assert memory.inner == {}
+    assert processes.pids == []
