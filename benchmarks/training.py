@@ -1,0 +1,388 @@
+"""The trainer against AllReduce: loss at equal tokens, bytes sent, idle time, and torchft's DiLoCo beside ours.
+
+`python benchmarks/training.py [--seeds 3] [--rounds 12] [--only NAME ...] [--results FILE]` trains a byte-level GPT of
+3.2 M parameters on Shakespeare's plays with 8 trainers of H = 30 steps a round. Every method starts from the same
+model (one trainer's, PRETRAINING steps, as the DiLoCo paper starts from a pretrained one) and sees the same samples in
+the same rounds. Each finished (method, seed) is written to FILE at once; a second call goes on where the first stopped.
+The table's last lines say which required figure holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch import multiprocessing as processes
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks import torchft_diloco
+from earnest.client.diloco.codecs import Update, inner_steps, make_codec
+from earnest.client.diloco.engine import Machine, TrainerMemory, step_rates, train_round
+from earnest.client.diloco.optimizers import inner_optimizer, set_rate
+from earnest.client.diloco.outer import aggregate, outer_step
+from earnest.client.diloco.overlap import local_start
+from earnest.client.diloco.precision import Precision
+from earnest.client.diloco.state import State, from_bytes, read_parameters, spec, to_bytes, write_parameters
+from earnest.client.tasks.shakespeare import Shakespeare
+from earnest.client.timesheet import simulate_idle
+from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
+from earnest.protocol.schedule import Schedule
+
+TRAINERS, STEPS, BATCH = 8, 30, 4
+PRETRAINING, PRETRAINING_BATCH = 1200, 16
+TASK = {"layers": 4, "width": 256, "heads": 4, "context": 64}
+INNER = Inner(
+    steps=STEPS,
+    batch=BATCH,
+    lr=1e-3,
+    lr_schedule="cosine",
+    betas=(0.9, 0.95),
+    weight_decay=0.1,
+    precision="bf16",
+)
+FIRST_SAMPLE = 0
+"""Sample ids from here on are the trainers'; the pretraining's lie behind them."""
+
+UNCLIPPED = 1e30
+RESULTS = Path("build/training.json")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to train: what is sent, how it is added up, and what is overlapped."""
+
+    codec: CodecChoice = field(default_factory=CodecChoice)
+    outer: Outer = field(default_factory=lambda: Outer(0.8, 0.8))
+    overlap: str = "none"
+    steps_min: int = 0
+
+    def recipe(self, seed: int) -> Recipe:
+        return Recipe(
+            task="earnest.client.tasks.shakespeare:Shakespeare",
+            task_options=dict(TASK),
+            pool_size=1 << 16,
+            seed=seed,
+            inner=replace(INNER, steps_min=self.steps_min),
+            codec=self.codec,
+            outer=self.outer,
+            scoring=Scoring(held_out=2, own=2, clip_norm=UNCLIPPED),
+            overlap=self.overlap,  # type: ignore[arg-type]
+        )
+
+
+SPARSE = Outer(0.8, 0.0, "contributor-mean")
+TOPK = CodecChoice("topk-2bit", k=64, error_feedback=0.95)
+LOWRANK = CodecChoice("lowrank-int4", rank=8, error_feedback=0.95)
+LATE = Outer(0.4, 0.9)
+METHODS: dict[str, Method] = {
+    "dense-bf16": Method(),
+    "int8": Method(CodecChoice("int8", error_feedback=1.0)),
+    "topk-2bit": Method(TOPK, SPARSE),
+    "topk-2bit, mean over all": Method(TOPK, replace(SPARSE, lr=3.0, aggregation="mean")),
+    "topk-2bit, adaptive": Method(replace(TOPK, k_min=32, energy=0.1), SPARSE),
+    "lowrank-int4": Method(LOWRANK),
+    "lowrank-int4, adaptive": Method(replace(LOWRANK, rank_min=4, energy=0.5)),
+    "delayed": Method(outer=LATE, overlap="delayed"),
+    "eager": Method(outer=LATE, overlap="eager"),
+}
+ALLREDUCE = "AllReduce"
+TORCHFT = "torchft DiLoCo"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one method came to with one seed: losses in nats per byte, after each round."""
+
+    method: str
+    seed: int
+    losses: list[float]
+    sent: int
+    """Bytes that one trainer sent in the whole run."""
+
+    steps: int
+    """Inner steps that one trainer took."""
+
+
+# Data and evaluation
+
+
+def samples(seed: int, round: int, rounds: int) -> list[range]:
+    """Ids of each trainer in a round: no sample is seen twice in a run; other seeds take other samples."""
+    first = FIRST_SAMPLE + (seed * rounds + round) * TRAINERS * STEPS * BATCH
+    size = STEPS * BATCH
+    return [range(first + seat * size, first + (seat + 1) * size) for seat in range(TRAINERS)]
+
+
+def evaluate(task: Shakespeare, state: State) -> float:
+    """Mean loss on the report split, nats per byte, in float32."""
+    model = task.build_model(0)
+    write_parameters(model, state.parameters)
+    with torch.inference_mode():
+        batches = task.batches("report", 0, task.report_ids, 32)
+        return torch.cat([task.loss(model, batch) for batch in batches]).mean().item()
+
+
+def pretrained(task: Shakespeare, seed: int, cache: Path) -> State:
+    """The common start: one trainer's model after PRETRAINING steps with a full cosine."""
+    inner = replace(INNER, steps=PRETRAINING, batch=PRETRAINING_BATCH, lr=2e-3, lr_warmup_steps=20)
+    recipe = replace(Method().recipe(seed), inner=inner)
+    start = State.start(read_parameters(task.build_model(seed)), UNCLIPPED)
+    cache.mkdir(parents=True, exist_ok=True)
+    file = cache / f"{recipe.hash().hex()[:16]}.safetensors"
+    if file.exists():
+        return from_bytes(file.read_bytes(), spec(start))
+    last = task.pool_size
+    ids = range(last - PRETRAINING * PRETRAINING_BATCH, last)
+    local = train_round(task, recipe, start, ids, 0, 1, TrainerMemory(), machine=Machine("cpu"))
+    trained = {name: base - local.pseudo_gradient[name] for name, base in start.parameters.items()}
+    state = State.start(trained, UNCLIPPED)
+    file.write_bytes(to_bytes(state))
+    return state
+
+
+# DiLoCo and its relatives: the trainer's own functions, without a chain
+
+
+def run_diloco(task: Shakespeare, name: str, seed: int, start: State, rounds: int) -> Result:
+    """Every trainer's rounds one after the other; canonical states exactly as a run's nodes reach them."""
+    recipe = METHODS[name].recipe(seed)
+    codec = make_codec(recipe.codec, spec(start))
+    memories = [TrainerMemory() for _ in range(TRAINERS)]
+    pending: list[Update | None] = [None] * TRAINERS
+    states, losses, sent, steps = [start], [], 0, 0
+    for round in range(rounds):
+        base = states[-1] if recipe.overlap == "none" or round == 0 else states[-2]
+        updates: list[Update] = []
+        for seat, ids in enumerate(samples(seed, round, rounds)):
+            memory = memories[seat]
+            used = ids[: inner_steps(recipe, memory.codec) * BATCH]
+            local_base = local_start(recipe, base, pending[seat])
+            local = train_round(task, recipe, local_base, used, round, rounds, memory, machine=Machine("cpu"))
+            encoded = codec.encode(local.pseudo_gradient, memory.codec)
+            memory.codec = encoded.memory
+            updates.append(encoded.update)
+            if seat == 0:
+                sent, steps = sent + len(encoded.payload), steps + local.steps
+        pending = list(updates)
+        states.append(_next(recipe, states[-1], updates))
+        losses.append(evaluate(task, states[-1]))
+        states = states[-2:]
+    return Result(name, seed, losses, sent, steps)
+
+
+def _next(recipe: Recipe, state: State, updates: Sequence[Update]) -> State:
+    shares = dict.fromkeys(range(TRAINERS), 1 / TRAINERS)
+    gradient = aggregate(list(enumerate(updates)), shares, UNCLIPPED, recipe.outer.aggregation)
+    return outer_step(state, gradient, recipe.outer.lr, recipe.outer.momentum)
+
+
+# AllReduce at every step: DDP over gloo, one process per trainer
+
+
+def run_allreduce(seed: int, start: State, rounds: int) -> Result:
+    """Eight processes; each step averages everybody's float32 gradients."""
+    results = processes.get_context("spawn").SimpleQueue()
+    store = Path(f"build/rendezvous-{time.monotonic_ns()}").resolve()
+    store.parent.mkdir(exist_ok=True)
+    arguments = (str(store), seed, to_bytes(start), rounds, results)
+    try:
+        processes.spawn(_worker, arguments, nprocs=TRAINERS)
+        losses, sent = results.get()
+    finally:
+        store.unlink(missing_ok=True)
+    return Result(ALLREDUCE, seed, losses, sent, rounds * STEPS)
+
+
+def _worker(rank: int, store: str, seed: int, start: bytes, rounds: int, results: object) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=TRAINERS)
+    task, recipe = make_task(), Method().recipe(seed)
+    model = task.build_model(seed)
+    layout = spec(State.start(read_parameters(model), UNCLIPPED))
+    write_parameters(model, from_bytes(start, layout).parameters)
+    replica = DistributedDataParallel(model)
+    counter = [0]
+    replica.register_comm_hook(counter, _counting_allreduce)
+    optimizer = inner_optimizer(model, recipe.inner)
+    precision = Precision(torch.device("cpu"), recipe.inner.precision)
+    losses = []
+    for round in range(rounds):
+        rates = step_rates(recipe, round, rounds, STEPS)
+        ids = samples(seed, round, rounds)[rank]
+        for rate, batch in zip(rates, task.batches("train", seed, ids, BATCH), strict=True):
+            set_rate(optimizer, rate)
+            optimizer.zero_grad()
+            with precision.forward():
+                loss = task.loss(replica, batch).mean()
+            precision.backward(loss)
+            precision.step(optimizer, model.parameters(), recipe.inner.clip)
+        if rank == 0:
+            losses.append(evaluate(task, State.start(read_parameters(model), UNCLIPPED)))
+        dist.barrier()
+    if rank == 0:
+        results.put((losses, counter[0]))  # type: ignore[attr-defined]
+    dist.destroy_process_group()
+
+
+def _counting_allreduce(counter: list[int], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """DDP's own mean, with the bytes counted that a worker contributes (a ring sends up to twice as many)."""
+    buffer = bucket.buffer().div_(TRAINERS)
+    counter[0] += buffer.numel() * buffer.element_size()
+    future = dist.all_reduce(buffer, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+def run_torchft(seed: int, start: State, rounds: int) -> Result:
+    recipe = Method().recipe(seed)
+    losses, sent = torchft_diloco.run(make_task, evaluate, samples, recipe, to_bytes(start), TRAINERS, rounds)
+    return Result(TORCHFT, seed, losses, sent, rounds * STEPS)
+
+
+def make_task() -> Shakespeare:
+    return Shakespeare(**TASK)
+
+
+# Results
+
+
+def play(methods: Sequence[str], seeds: int, rounds: int, file: Path) -> list[Result]:
+    """Plays what is not in `file` yet, seed by seed, and writes each result down at once."""
+    task = make_task()
+    known = {(one.method, one.seed): one for one in read_results(file, rounds)}
+    for seed in range(seeds):
+        start = pretrained(task, seed, file.parent / "pretrained")
+        for name in methods:
+            if (name, seed) in known:
+                continue
+            began = time.perf_counter()
+            if name == ALLREDUCE:
+                result = run_allreduce(seed, start, rounds)
+            elif name == TORCHFT:
+                result = run_torchft(seed, start, rounds)
+            else:
+                result = run_diloco(task, name, seed, start, rounds)
+            known[name, seed] = result
+            write_results(file, rounds, list(known.values()))
+            spent = time.perf_counter() - began
+            print(
+                f"  {name}, seed {seed}: {evaluate(task, start):.4f} -> {result.losses[-1]:.4f}  {spent:.0f} s",
+                flush=True,
+            )
+    return list(known.values())
+
+
+def read_results(file: Path, rounds: int) -> list[Result]:
+    """Results of the same length of run, of earlier calls."""
+    if not file.exists():
+        return []
+    document = json.loads(file.read_text())
+    return [Result(**one) for one in document["results"]] if document["rounds"] == rounds else []
+
+
+def write_results(file: Path, rounds: int, results: Sequence[Result]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "rounds": rounds,
+        "trainers": TRAINERS,
+        "steps": STEPS,
+        "results": [asdict(one) for one in results],
+    }
+    file.write_text(json.dumps(document, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's mean over the seeds."""
+
+    loss: float
+    spread: float
+    sent: float
+    bits: float
+    """Bits that a trainer sends per parameter and round."""
+
+
+def rows(results: Sequence[Result], parameters: int, rounds: int) -> dict[str, Row]:
+    found: dict[str, Row] = {}
+    for name in dict.fromkeys(one.method for one in results):
+        own = [one for one in results if one.method == name]
+        losses, sent = [one.losses[-1] for one in own], statistics.mean(one.sent for one in own)
+        spread = max(losses) - min(losses)
+        found[name] = Row(statistics.mean(losses), spread, sent, 8 * sent / rounds / parameters)
+    return found
+
+
+def verdicts(table: Mapping[str, Row], parameters: int, rounds: int) -> Iterator[tuple[str, float, bool]]:
+    """What was asked for, what came out, whether it holds."""
+    dense, every_step = table["dense-bf16"], table[ALLREDUCE]
+    topk, adaptive = table["topk-2bit"], table["topk-2bit, adaptive"]
+    lowrank, lowrank_adaptive = table["lowrank-int4"], table["lowrank-int4, adaptive"]
+    fp32 = 4 * parameters * rounds
+    gap = topk.loss / dense.loss - 1
+    yield "topk-2bit: loss above dense DiLoCo's, at most 1 %", gap, gap <= 0.01
+    yield "topk-2bit: fp32 bytes per byte sent, over 200", fp32 / topk.sent, fp32 / topk.sent > 200
+    ratio = every_step.sent / topk.sent
+    yield "topk-2bit: AllReduce's bytes per byte sent, at least 4,000", ratio, ratio >= 4000
+    late = min(table["delayed"].loss, table["eager"].loss) / dense.loss - 1
+    yield "best overlap: loss above none's, at most 1 %", late, late <= 0.01
+    for name, ours, fixed in (("topk-2bit", adaptive, topk), ("lowrank-int4", lowrank_adaptive, lowrank)):
+        worse, bytes_ = ours.loss / fixed.loss - 1, ours.sent / fixed.sent
+        yield f"{name} adaptive: loss above fixed, none", worse, worse <= 0
+        yield f"{name} adaptive: bytes of fixed, below 1", bytes_, bytes_ < 1
+
+
+def show(table: Mapping[str, Row], parameters: int, rounds: int) -> None:
+    every_step = table.get(ALLREDUCE)
+    print(
+        f"\n{parameters:,} parameters, {TRAINERS} trainers, {rounds} rounds of {STEPS} steps of {BATCH} x 64 bytes"
+    )
+    print(f"{'':26} {'loss':>7} {'spread':>7} {'MB sent':>9} {'bits/parameter':>15} {'AllReduce is':>13}")
+    for name, row in table.items():
+        more = f"{every_step.sent / row.sent:,.0f} x" if every_step else ""
+        print(
+            f"{name:26} {row.loss:7.4f} {row.spread:7.4f} {row.sent / 1e6:9.3f} {row.bits:15.3f} {more:>13}"
+        )
+
+
+def show_idle() -> None:
+    """A trainer's waiting, with chain windows of a fifth of the round: R + S + V = C / 5."""
+    commit, windows = 1200, 240
+    third = windows // 3
+    for overlap in (False, True):
+        schedule = Schedule(0, 100, commit, third, third, third, windows // 2, windows // 2, overlap)
+        idle = simulate_idle(schedule, 0.985 * commit, 100)
+        print(f"overlap {'on' if overlap else 'off':3}: a trainer waits {100 * idle:.2f} % of its time")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--only", nargs="*", default=[ALLREDUCE, *METHODS, TORCHFT], help="methods to play")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if TORCHFT in options.only and not torchft_diloco.installed():
+        print("torchft is not installed: pip install -c requirements.lock -e '.[bench]'")
+        options.only.remove(TORCHFT)
+    torch.set_num_threads(1)
+    results = play(options.only, options.seeds, options.rounds, options.results)
+    parameters = sum(p.numel() for p in make_task().build_model(0).parameters())
+    table = rows(results, parameters, options.rounds)
+    show(table, parameters, options.rounds)
+    show_idle()
+    if table.keys() >= {ALLREDUCE, *METHODS}:
+        for question, value, holds in verdicts(table, parameters, options.rounds):
+            print(f"{'holds ' if holds else 'MISSED'} {question}: {value:,.4f}")
+
+
+if __name__ == "__main__":
+    main()
