@@ -12,7 +12,7 @@ verify. Replays are found by the report data.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -108,9 +108,6 @@ class _Inputs:
 
     quote: Quote
     claims: Claims
-    chain: tuple[x509.Certificate, x509.Certificate]
-    """Of the platform's key and its CA."""
-
     collateral: bytes
     root: x509.Certificate
     root_id: bytes
@@ -147,7 +144,7 @@ def verify_quote(
     if isinstance(found, Check):
         return verdict([*checks, found], **facts)
     checks += [Check(name, True, reason) for name, reason in GENUINE]
-    expires = _expires(found, inputs)
+    expires = found["earliest_expiration_date"]
     return verdict(
         checks,
         _document_checks(found, document, at, expires, evaluation_floor),
@@ -239,20 +236,11 @@ def judge_registration(
         rules += gpu.checks
         unchecked += gpu.unchecked
     accepted = found.accepted and all(check.passed for check in record)
-    return Verification(
+    return replace(
+        found,
         accepted=accepted,
         policy_accepted=accepted and found.policy_accepted and all(check.passed for check in rules),
         checks=(*found.checks, *record, *rules),
-        status=found.status,
-        tee=found.tee,
-        root_id=found.root_id,
-        evaluation_number=found.evaluation_number,
-        expires=found.expires,
-        advisories=found.advisories,
-        workload=found.workload,
-        platform=found.platform,
-        report_data=found.report_data,
-        replay_key=found.replay_key,
         unchecked=unchecked,
     )
 
@@ -260,12 +248,12 @@ def judge_registration(
 def _read(quote: bytes, collateral: bytes, root: bytes) -> tuple[list[Check], _Inputs | None]:
     """The inputs taken apart, and what that found; None if one of them cannot be read."""
     checks: list[Check] = []
-    parsed = read = chain = canonical = None
+    parsed = read = canonical = None
     try:
         parsed = parse_quote(quote)
-        read, chain = claims(parsed), _platform_chain(parsed)
+        read = claims(parsed)
         checks.append(Check("quote format", True, f"{parsed.tee.upper()} version {parsed.version}"))
-    except (QuoteError, *CERTIFICATE_ERRORS) as error:
+    except QuoteError as error:
         checks.append(Check("quote format", False, str(error)))
     try:
         canonical = canonical_collateral(collateral)
@@ -279,17 +267,9 @@ def _read(quote: bytes, collateral: bytes, root: bytes) -> tuple[list[Check], _I
     except CERTIFICATE_ERRORS as error:
         checks.append(Check("root certificate", False, str(error)))
         return checks, None
-    if parsed is None or read is None or chain is None or canonical is None:
+    if parsed is None or read is None or canonical is None:
         return checks, None
-    return checks, _Inputs(parsed, read, chain, canonical, certificate, identity)
-
-
-def _platform_chain(quote: Quote) -> tuple[x509.Certificate, x509.Certificate]:
-    """The certificates of the platform's key and of its CA. Raises QuoteError or one of CERTIFICATE_ERRORS."""
-    chain = tuple(x509.load_der_x509_certificate(certificate.der) for certificate in pck_chain(quote))
-    for certificate in chain:
-        _p256(certificate)
-    return chain[0], chain[1]
+    return checks, _Inputs(parsed, read, canonical, certificate, identity)
 
 
 def _root(root: bytes) -> x509.Certificate:
@@ -340,13 +320,6 @@ def _refusal(
         if part in message:
             return Check(name, False, f"{meaning} ({message})")
     return Check("signatures", False, message)
-
-
-def _expires(found: dict[str, Any], inputs: _Inputs) -> int:
-    """The first Unix second at which collateral, or the certificate of the platform or its CA, is no longer valid."""
-    ends = [found["earliest_expiration_date"], found["qe_iden_earliest_expiration_date"]]
-    ends += [int(certificate.not_valid_after_utc.timestamp()) for certificate in inputs.chain]
-    return min(ends)
 
 
 def _document_checks(
@@ -447,13 +420,11 @@ def _same(name: str, found: bytes | None, expected: bytes, otherwise: str) -> Ch
 
 def _policy_platform(quote: Quote, policy: Policy) -> Check:
     """What the registry checks too: workload, platform CA and quoting enclave are the policy's."""
-    pck, issuer = _platform_chain(quote)
     faults = [
         reason
         for passed, reason in (
             (quote.workload() in policy.workloads, "the workload is not allowed"),
-            (_p256(issuer) in policy.pck_cas, "the platform CA is not pinned"),
-            (_issued(pck, issuer), "the platform CA did not sign the platform's certificate"),
+            (_certified(quote, policy.pck_cas), "no pinned CA signed the platform's certificate"),
             (quote.qe.mrsigner == policy.qe_signer, "another signer's quoting enclave"),
             (quote.qe.product == policy.qe_product, "another quoting enclave"),
             (quote.qe.svn >= policy.qe_min_svn, "the quoting enclave is too old"),
@@ -463,12 +434,14 @@ def _policy_platform(quote: Quote, policy: Policy) -> Check:
     return Check("run's policy", not faults, "; ".join(faults) or "workload, platform CA and quoting enclave")
 
 
-def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+def _certified(quote: Quote, cas: Sequence[bytes]) -> bool:
+    """Whether the certificate behind the platform's is of a pinned CA, and signed the platform's."""
     try:
-        certificate.verify_directly_issued_by(issuer)
+        pck, issuer = (x509.load_der_x509_certificate(found.der) for found in pck_chain(quote))
+        pck.verify_directly_issued_by(issuer)
+        return _p256(issuer) in cas
     except CERTIFICATE_ERRORS:
         return False
-    return True
 
 
 def _event_checks(event_log: bytes | None, quote: Quote, document: PolicyDocument) -> list[Check]:

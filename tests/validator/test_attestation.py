@@ -188,6 +188,7 @@ def test_what_ends_first_is_when_a_verdict_ends() -> None:
     quote = MACHINE.quote(bytes(64)).quote
     signed = VENDOR.collateral(expires=NOW + 20 * DAY)
     early = identity(signed, "2026-01-31T00:00:00Z", "2026-01-25T00:00:00Z")
+    assert verify_quote(quote, signed, VENDOR.root_der, NOW).expires == NOW + 20 * DAY
     found = verify_quote(quote, early, VENDOR.root_der, NOW)
     assert (found.accepted, found.expires) == (True, MADE + 24 * DAY)
     brief = SimulatedVendor(made=MADE, lasts=NOW + 5 * DAY)
@@ -538,7 +539,7 @@ def test_code_that_the_run_does_not_know_is_refused_by_policy() -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"pck_cas": (bytes(64),)}, "the platform CA is not pinned"),
+        ({"pck_cas": (bytes(64),)}, "no pinned CA signed the platform's certificate"),
         ({"qe_signer": bytes(32)}, "another signer's quoting enclave"),
         ({"qe_product": 9}, "another quoting enclave"),
         ({"qe_min_svn": 5}, "the quoting enclave is too old"),
@@ -564,7 +565,7 @@ def test_a_pinned_ca_beside_the_one_that_signed_does_not_count() -> None:
     policy = replace(rules().policy, pck_cas=(pinned.ca_public,))
     found = judge_registration(replace(evidence, quote=bytes(raw)), facts, policy, PolicyDocument())
     assert not found.policy_accepted
-    assert found.reason == "run's policy: the platform CA did not sign the platform's certificate"
+    assert found.reason == "run's policy: no pinned CA signed the platform's certificate"
 
 
 def test_required_events_are_looked_up_in_a_log_that_replays() -> None:
