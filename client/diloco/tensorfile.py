@@ -8,7 +8,8 @@ spaces to 8 bytes.
 
 import json
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
@@ -62,11 +63,21 @@ def header(entries: Sequence[Entry]) -> bytes:
 
 def write(tensors: Mapping[Entry, np.ndarray]) -> bytes:
     """The canonical file that holds `tensors`."""
-    bodies = [
-        np.ascontiguousarray(tensors[entry], _NUMPY[entry.dtype]).reshape(-1).view(np.uint8).data
-        for entry in _ordered([*tensors])
-    ]
-    return b"".join([header([*tensors]), *bodies])
+    entries = _ordered([*tensors])
+    return write_parts(entries, (np.asarray(tensors[entry], _NUMPY[entry.dtype]) for entry in entries))
+
+
+def write_parts(entries: Sequence[Entry], parts: Iterable[np.ndarray]) -> bytes:
+    """The canonical file of `entries`, whose tensors, in the file's order, come in as many parts as one likes.
+
+    For large tensors: no part has to outlive the next.
+    """
+    file = BytesIO()
+    file.write(header(entries))
+    for part in parts:
+        plain = np.ascontiguousarray(part, part.dtype.newbyteorder("<"))
+        file.write(plain.reshape(-1).view(np.uint8).data)
+    return file.getvalue()
 
 
 def read(data: bytes, entries: Sequence[Entry]) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from earnest.client.diloco.codecs.codec import CodecMemory, Encoded, check_finite, finished, owed, require
 from earnest.client.diloco.codecs.update import BLOCK, Update, float32, root, square_sum
 from earnest.client.diloco.state import Spec
-from earnest.client.diloco.tensorfile import Entry, file_bytes, read, write
+from earnest.client.diloco.tensorfile import Entry, file_bytes, read, write_parts
 
 
 class DenseBf16:
@@ -28,10 +28,10 @@ class DenseBf16:
 
     def encode(self, update: Mapping[str, Tensor], memory: CodecMemory | None = None) -> Encoded:
         total = owed(self.spec, update, memory, self.error_feedback)
-        rounded = total.to(torch.bfloat16)
-        rounded += 0.0  # turns -0 into +0
-        tensors = self.spec.split(rounded.view(torch.int16))
-        payload = write({e: tensors[e.name].numpy().view(np.uint16) for e in self.entries})
+        rounded = (
+            part.to(torch.bfloat16) + 0.0 for part in total.split(BLOCK)
+        )  # adding zero turns -0 into +0
+        payload = write_parts(self.entries, (part.view(torch.int16).numpy() for part in rounded))
         return finished(self, payload, total, self.error_feedback, {})
 
     def decode(self, payload: bytes) -> Update:

@@ -1,5 +1,6 @@
 """`int8`: every parameter as a whole number from -127 to 127 times its chunk's scale."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +19,7 @@ from earnest.client.diloco.codecs.codec import (
 )
 from earnest.client.diloco.codecs.update import Update, float32, root, square_sum
 from earnest.client.diloco.state import Spec
-from earnest.client.diloco.tensorfile import Entry, file_bytes, read, write
+from earnest.client.diloco.tensorfile import Entry, file_bytes, read, write_parts
 
 MAX_CHUNK = 1 << 16
 SMALLEST, LARGEST = 0x0080, 0x7C01
@@ -48,17 +49,10 @@ class Int8:
 
     def encode(self, update: Mapping[str, Tensor], memory: CodecMemory | None = None) -> Encoded:
         total = owed(self.spec, update, memory, self.error_feedback)
-        codes, scales = torch.empty(self.spec.size, dtype=torch.int8), torch.empty(self.chunks, 1)
-        for first, rows in groups(total, self.chunk):
-            low, high = rows.aminmax(dim=1, keepdim=True)
-            scale = (torch.maximum(high, -low) / 127).to(torch.bfloat16).float()
-            scale[scale < 2.0**-126] = 0.0
-            whole = (rows / scale.where(scale > 0, 1.0)).round_().clamp_(-127, 127).mul_(scale > 0)
-            codes[first * self.chunk :][: rows.numel()] = whole.view(-1)
-            scales[first : first + len(rows)] = scale
-        raw = scales.view(-1).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
-        bodies = {"scales": raw, "codes": codes.numpy().view(np.uint8)}
-        payload = write({entry: bodies[entry.name] for entry in self.entries})
+        scales = torch.cat([_scales(rows) for _, rows in groups(total, self.chunk)])
+        codes = (_codes(rows, scales[first:]) for first, rows in groups(total, self.chunk))
+        raw = scales.to(torch.bfloat16).view(torch.int16).numpy()
+        payload = write_parts(self.entries, itertools.chain([raw], codes))
         return finished(self, payload, total, self.error_feedback, {})
 
     def decode(self, payload: bytes) -> Update:
@@ -95,6 +89,20 @@ class Int8Update(Update):
         for first, rows in _code_groups(self.codes, self.chunk):
             numbers = rows.float().mul_(scales[first : first + len(rows)]).mul_(share)
             total[first * self.chunk :][: numbers.numel()].add_(numbers.view(-1))
+
+
+def _scales(rows: Tensor) -> Tensor:
+    """Float32 [rows], of the precision of bfloat16: within half a step of 127 that of the largest number."""
+    low, high = rows.aminmax(dim=1)
+    scales = (torch.maximum(high, -low) / 127).to(torch.bfloat16).float()
+    return scales.where(scales >= 2.0**-126, 0.0)
+
+
+def _codes(rows: Tensor, scales: Tensor) -> np.ndarray:
+    """Int8 [rows, length]; zeros where the scale is."""
+    scales = scales[: len(rows), None]
+    numbers = (rows / scales.where(scales > 0, 1.0)).round_().clamp_(-127, 127).mul_(scales > 0)
+    return numbers.to(torch.int8).numpy()
 
 
 def _square_sums(rows: Tensor) -> np.ndarray:
