@@ -21,7 +21,12 @@ from earnest.client.attestation.simulated import DAY, SimulatedAttester, Simulat
 from earnest.protocol.attestation import INTEL_ROOT_KEY, key_binding, root_id
 from earnest.protocol.attestation_policy import TCB_STATUSES, PolicyDocument, PolicyDocumentError
 from earnest.protocol.quote import MAX_QUOTE, parse_quote
-from earnest.validator.attestation import RegistrationFacts, judge_registration, verify_quote
+from earnest.validator.attestation import (
+    RegistrationFacts,
+    judge_registration,
+    verify_quote,
+    verify_under,
+)
 from earnest.validator.roots import INTEL_ROOT_ID, INTEL_SGX_ROOT_CA, PRODUCTION_ROOTS
 from earnest.validator.verification import Verification
 
@@ -280,6 +285,36 @@ def test_the_production_root_is_intels() -> None:
     pinned = x509.load_pem_x509_certificate(PRODUCTION_ROOTS[INTEL_ROOT_ID])
     assert pinned.public_bytes(Encoding.DER) == read("roots/intel_sgx_root_ca.der")
     assert verify(GENUINE).root_id == INTEL_ROOT_ID
+
+
+def under(
+    policy: PolicyFile | None, event_log: bytes | None = None, attester: SimulatedAttester = MACHINE
+) -> Verification:
+    """A quote that nobody has registered yet, under a run's policy."""
+    quoted = attester.quote(bytes(64))
+    collateral = VENDOR.collateral(evaluation=100)
+    document = PolicyDocument() if policy is None else policy.document
+    run = None if policy is None else policy.policy
+    return verify_under(quoted.quote, collateral, VENDOR.root_der, NOW, run, document, event_log=event_log)
+
+
+def test_a_quote_is_tried_under_a_runs_policy_before_it_is_registered() -> None:
+    assert under(None).policy_accepted
+    assert under(rules()).policy_accepted
+    assert under(
+        rules(), SimulatedAttester(VENDOR, b"honest code").quote(bytes(64)).event_log
+    ).policy_accepted
+    assert under(rules(), b"[]").reason.startswith("event log: does not replay")
+    other = SimulatedAttester(VENDOR, b"other code")
+    assert under(rules(), attester=other).reason == "run's policy: the workload is not allowed"
+    for change, failed in (
+        ({"root_id": INTEL_ROOT_ID}, "run's root"),
+        ({"evaluation_floor": 101}, "evaluation number"),
+    ):
+        policy = replace(rules().policy, **change)
+        found = under(PolicyFile(policy, rules().document))
+        assert (found.accepted, found.policy_accepted) == (True, False)
+        assert [entry.name for entry in found.failed] == [failed]
 
 
 # Malleability
