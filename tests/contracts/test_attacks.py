@@ -633,6 +633,8 @@ DUTIES = {
     "TrainingRuns": "ask_back bar commit create_run end join report_commit report_reveal reveal seed "
     "set_enclave_key set_operator set_uri sync",
     "Settlement": "charge contest lock open pay_validators refund settle settle_penalty void vote",
+    "RunTerms": "",
+    "AttestationRegistry": "deny raise_floor register revoke",
 }
 
 
@@ -652,6 +654,9 @@ def test_sources_use_no_dangerous_feature() -> None:
             continue
         assert source.startswith("# pragma version 0.4.3\n# pragma evm-version cancun\n")
         assert "# pragma nonreentrancy on\n" in source
+        if path.name == "p256.vy":  # there is no interface to a precompile: it is asked, and cannot change a thing
+            assert source.count("raw_call") == source.count("is_static_call=True") == 1
+            source = source.replace("raw_call", "")
         for feature in (
             "raw_call",
             "send(",
