@@ -290,8 +290,9 @@ class _Crew:
             log.warning("torchrun does not end", pid=self._torchrun.pid)
 
     def _failed(self, how: str) -> WorkersFailed:
-        log.error("the trainer's processes failed", how=how, log=_tail(self._log))
-        reason = _reason(_tail(self._log))
+        said = _tail(self._log)
+        log.error("the trainer's processes failed", how=how, log=said)
+        reason = _reason(said)
         return WorkersFailed(
             f"the trainer's processes {how}{': ' + reason if reason else ''}",
             "look at the log of the node; the next round starts new ones",
@@ -305,7 +306,7 @@ def _kill(pid: int) -> None:
         return
 
 
-def _tail(path: Path, size: int = 16_000) -> str:
+def _tail(path: Path, size: int = 8_000) -> str:
     """The end of a log, as far as there is one."""
     try:
         return path.read_bytes()[-size:].decode(errors="replace")
