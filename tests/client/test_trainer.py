@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from earnest.client.diloco.codecs import inner_steps
 from earnest.client.diloco.engine import LocalRound, SingleProcess, TrainerMemory, TrainingDiverged
 from earnest.client.diloco.state import State
 from earnest.client.errors import (
@@ -25,8 +27,9 @@ from earnest.client.node import Node, run_forever
 from earnest.client.participation import operator_steps
 from earnest.client.trainer import TrainerNode
 from earnest.protocol.merkle import samples_root
+from earnest.protocol.recipe import CodecChoice, Inner
 from earnest.protocol.verdicts import Role, Verdict
-from tests.client.world import TRAINER_BOND, World, make_world
+from tests.client.world import TRAINER_BOND, World, make_world, tiny_recipe
 
 T0, T1, T9, V0 = "trainer-0", "trainer-1", "trainer-9", "validator-0"
 
@@ -94,6 +97,31 @@ def test_who_comes_after_the_commit_window_sits_the_round_out(tmp_path: Path) ->
         record = world.nodes[V0].record
         assert (record.round(0).commits, record.round(1).commits.keys()) == ({}, {0})
         assert world.bond(T0) == TRAINER_BOND
+
+
+def test_fewer_steps_follow_what_the_codec_keeps_and_the_manifest_says_so(tmp_path: Path) -> None:
+    recipe = tiny_recipe(
+        codec=CodecChoice("topk-2bit", k=16, k_min=1, chunk=64, energy=0.4, error_feedback=0.5),
+        inner=Inner(steps=6, steps_min=2, batch=4),
+    )
+    with make_world(tmp_path, attacks=("none",), validators=1, rounds=2, recipe=recipe) as world:
+        world.play(until=world.schedule.opens(1))
+        node, record = world.nodes[T0], world.nodes[V0].record
+        assert isinstance(node, TrainerNode)
+        kept = node._memories.start(1)
+        kept.codec["history"] = torch.tensor([16.0, 8.0])  # the update's spectrum has become half as wide
+        node._memories.end(0, kept.to_bytes())
+        world.play()
+        taken = []
+        for round in range(2):
+            manifest, samples = record.round(round).manifests[0], node.follower.samples(round)
+            assert samples is not None
+            steps = inner_steps(recipe, node._memories.start(round).codec)
+            assert (manifest.steps, manifest.tokens) == (steps, steps * 4 * 8)
+            assert manifest.samples == samples_root(samples.assigned[0][: steps * 4])
+            assert record.settled(round).verdicts == (Verdict.ACCEPTED,)
+            taken.append(steps)
+        assert taken == [6, 3]
 
 
 @dataclass
