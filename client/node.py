@@ -23,6 +23,7 @@ from earnest.client.errors import (
     JournalLocked,
     NonceDrift,
     OutOfFunds,
+    Reverted,
     StorageError,
     WrongChain,
 )
@@ -178,8 +179,12 @@ class Node(ABC):
         call: Call,
         still_needed: Callable[[BlockRef], bool],
         deadline: int,
+        refused: Callable[[Reverted], None] = lambda error: None,
     ) -> bool:
-        """Sends one call under a name that is unique in this node's journal. True when that put it on the chain."""
+        """Sends one call under a name that is unique in this node's journal. True when that put it on the chain.
+
+        `refused` is told of a revert.
+        """
         name = f"{self.run}/{intent}"
         try:
             receipt = self.parts.outbox.send(
@@ -187,6 +192,8 @@ class Node(ABC):
             )
         except ChainError as error:
             log.warning("not sent", intent=name, cause=error.cause, fix=error.fix)
+            if isinstance(error, Reverted):
+                refused(error)
             return False
         if receipt is None or name in self._told:
             return False

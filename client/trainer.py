@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from earnest.client.attestation.attesting import Attesting
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.diloco.checkpoint import Checkpoints
 from earnest.client.diloco.codecs import Update, inner_steps
@@ -33,7 +34,7 @@ from earnest.client.diloco.overlap import local_start
 from earnest.client.diloco.precision import Precision, choose_device
 from earnest.client.diloco.state import State
 from earnest.client.diloco.tensorfile import PayloadError
-from earnest.client.errors import EarnestError, StorageError
+from earnest.client.errors import EarnestError, Reverted, StorageError
 from earnest.client.memories import Memories
 from earnest.client.node import Node, NodeParts
 from earnest.client.privacy import Finish, finish_with, noise_secret
@@ -144,7 +145,8 @@ class TrainerNode(Node):
 
     `machine` says how this process trains; `trainer` replaces it by something else that does (several processes, say).
     `private` is the trainer's own data, for runs on private data; `finish` is done to an update before it is encoded:
-    by default what the recipe's privacy asks for. `clock` is monotonic, seconds.
+    by default what the recipe's privacy asks for. `attesting` signs updates inside a TEE, where the run takes that.
+    `clock` is monotonic, seconds.
 
     Raises PrivateDataMissing, and DeviceError for a machine that cannot train as the recipe says.
     """
@@ -162,6 +164,7 @@ class TrainerNode(Node):
         trainer: LocalTrainer | None = None,
         private: PrivateData | None = None,
         finish: Finish | None = None,
+        attesting: Attesting | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(parts, patience)
@@ -179,6 +182,7 @@ class TrainerNode(Node):
         self._forge = forge or (lambda work: work.payload)
         self._machine, self._trainer = machine, trainer
         self._private, self._finish = private, finish or self._privacy()
+        self.attesting = attesting
         self._skipped: set[int] = set()
         self._work: dict[int, HonestWork] = {}
         self._job: Job | None = None
@@ -230,6 +234,8 @@ class TrainerNode(Node):
 
     def act(self, head: BlockRef) -> None:
         schedule = self.follower.schedule
+        if self.attesting is not None and self._has_time(head):
+            self.attesting.keep_key(head)
         for round in range(max(0, schedule.round_at(head.time) - 1), self.record.planned_rounds):
             seat = self.seat_in(round)
             if schedule.commit(round).start > head.time:
@@ -251,8 +257,9 @@ class TrainerNode(Node):
             self._job.wait()
 
     def figures(self) -> dict[str, Any]:
-        """`time`: where the node's seconds went (Timesheet)."""
-        return {"time": self.timesheet.as_dict()}
+        """`time`: where the node's seconds went (Timesheet); `attestation`, where it attests: what did not work."""
+        attested = {} if self.attesting is None else {"attestation": self.attesting.figures()}
+        return {"time": self.timesheet.as_dict(), **attested}
 
     def next_due(self, now: int) -> int:
         return now + 1 if self._job is not None else super().next_due(now)
@@ -418,6 +425,8 @@ class TrainerNode(Node):
         )
         salt, runs = parts.salt(), parts.contracts.runs.address
         digest = commitment(parts.chain.chain_id, runs, self.run, round, parts.account, manifest.hash(), salt)
+        if self.attesting is not None:
+            self.attesting.sign(round, manifest.hash(), self.follower.schedule.opens(round))
         saved = parts.journal.save_commitment(self.run, round, self.role, digest, salt, manifest=manifest)
         if self._checkpoints:
             self._checkpoints.clear()
@@ -434,12 +443,47 @@ class TrainerNode(Node):
         if on_chain[:28] != saved.commitment[:28]:
             return
         self._publish(round, saved.manifest)
+        attestation = self._attestation(round, saved.manifest)
+        if attestation and self._open(round, seat, saved.manifest, saved.salt, attestation):
+            return
+        self._open(round, seat, saved.manifest, saved.salt)
+
+    def _attestation(self, round: int, manifest: Manifest) -> bytes:
+        if self.attesting is None:
+            return b""
+        return self.attesting.signature(round, manifest.hash(), self.follower.schedule.opens(round))
+
+    def _open(self, round: int, seat: int, manifest: Manifest, salt: bytes, attestation: bytes = b"") -> bool:
+        """Reveals. False if the contract does not take it, so that it can be done without the attestation."""
+        runs, refusals = self.parts.contracts.runs, list[Reverted]()
         self.submit(
-            f"reveal/{round}",
-            runs.reveal(seat, saved.manifest, saved.salt),
+            f"attested-reveal/{round}" if attestation else f"reveal/{round}",
+            runs.reveal(seat, manifest, salt, attestation),
             lambda at: not runs.revealed(self.run, round, at=at) >> seat & 1,
             self.follower.schedule.reveal(round).end,
+            refusals.append,
         )
+        if attestation and refusals and self.attesting is not None:
+            self.attesting.refused(round, refusals[0])
+        return not refusals
+
+    # Attestation
+
+    def _has_time(self, head: BlockRef) -> bool:
+        """Whether a key may be registered now, which can take minutes: nothing that is due has to wait for it."""
+        now, last = max(0, self.follower.schedule.round_at(head.time)), self.record.planned_rounds
+        if now >= last or (self.seat_in(now) is None and self.seat_in(now + 1) is None):
+            return False
+        return not any(self._is_pressed(round, head.time) for round in range(max(0, now - 1), now + 1))
+
+    def _is_pressed(self, round: int, time: int) -> bool:
+        """Whether the round's reveal is still to be made, or its commitment in the second half of its window."""
+        schedule, seat, seen = self.follower.schedule, self.seat_in(round), self.record.round(round)
+        if schedule.reveal(round).contains(time):
+            return seat in seen.commits and seat not in seen.manifests
+        window = schedule.commit(round)
+        late = window.contains(time) and 2 * time >= window.start + window.end
+        return late and seat is not None and seat not in seen.commits
 
     def _publish(self, round: int, manifest: Manifest) -> None:
         """Puts the payload where others fetch it. If it is lost, the manifest is revealed all the same.
