@@ -16,6 +16,7 @@ from earnest.protocol.constants import MAX_TRAINERS
 OUTPUT = Group("Output", sort_key=50)
 CHAIN = Group("Chain", sort_key=40)
 ACCOUNT = Group("Account and consent", sort_key=30)
+PROCESSES = Group("Several processes", sort_key=36)
 SERVING = Group("Serving and logs", sort_key=35)
 
 Hidden = Parameter(show=False, negative="")
@@ -127,3 +128,24 @@ class NodeFlags(ServeFlags):
 
 RunNumber = Annotated[int, Parameter(validator=Number(gte=1, lt=1 << 64))]
 SeatNumber = Annotated[int, Parameter(validator=Number(gte=0, lt=MAX_TRAINERS))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class LayoutFlags:
+    """How several processes act as one trainer (docs/parallel.md)."""
+
+    layout: Annotated[str | None, Parameter(group=PROCESSES)] = None
+    """Train in several processes: pp4-mb8 (pipeline), dp2 (copies), fsdp2 (shards), pp2-dp2 (default: in this one)."""
+
+    hosts: Annotated[int, Parameter(group=PROCESSES, validator=Number(gte=1))] = 1
+    """Hosts that the processes run on; torchrun is started by hand on all but this one."""
+
+    processes_here: Annotated[int | None, Parameter(group=PROCESSES, validator=Number(gte=1))] = None
+    """Processes on this host (default: as many as on each of the others)."""
+
+    meet: Annotated[str, Parameter(group=PROCESSES)] = ""
+    """HOST:PORT of this host in the private network in which the hosts meet."""
+
+    step_timeout: Annotated[float, Parameter(group=PROCESSES, validator=Number(gt=0))] = 300.0
+    """Seconds without a sign of life after which a process is taken for dead."""

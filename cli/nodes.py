@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
-from earnest.cli.flags import NodeFlags, RunNumber
+from earnest.cli.flags import LayoutFlags, NodeFlags, RunNumber
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transact
@@ -16,15 +18,17 @@ from earnest.protocol.verdicts import Role
 
 if TYPE_CHECKING:
     from earnest.client.chain.contracts import SeatHeld
+    from earnest.client.diloco.engine import Machine
     from earnest.client.node import Node, NodeParts
+    from earnest.client.parallel import ParallelTrainer
     from earnest.client.party import Party
     from earnest.client.record import SeatRecord
     from earnest.client.tasks.task import Task
 
-    Make = Callable[[NodeParts, Task, int], Node]
+    Make = Callable[[NodeParts, Task, int, threading.Event], Node]
 
 trainer, validator = make_group("trainer"), make_group("validator")
-NODE = NodeFlags()
+NODE, ALONE = NodeFlags(), LayoutFlags()
 
 
 @trainer.command(name="start")
@@ -40,6 +44,7 @@ def start_trainer(
     threads: int = 1,
     micro_batch: int = 0,
     compile: str = "",
+    processes: LayoutFlags = ALONE,
     flags: NodeFlags = NODE,
 ) -> Answer:
     """Train, commit, reveal and serve for your trainer seat, until the run is over or the node is stopped.
@@ -71,17 +76,48 @@ def start_trainer(
     """
     if threads < 1 or micro_batch < 0:
         raise UsageError("--threads must be positive, --micro-batch not negative", "correct the numbers")
+    if processes.layout and (micro_batch or compile):
+        raise UsageError("--micro-batch and --compile are for one process", "write -mb4 in the --layout")
+    ending = ExitStack()
 
-    def make(parts: NodeParts, task: Task, wait: int) -> Node:
+    def make(parts: NodeParts, task: Task, wait: int, stop: threading.Event) -> Node:
         from earnest.client.diloco.engine import Machine  # torch: not for a command that is refused
         from earnest.client.tasks.own import load_private
         from earnest.client.trainer import TrainerNode
 
         private = None if private_data is None else load_private(private_data)
         machine = Machine(device, threads, micro_batch, compile)
-        return TrainerNode(parts, task, patience=wait, private=private, machine=machine)
+        several = None
+        if processes.layout:
+            several = ending.enter_context(_several(processes, parts, machine, stop))
+        return TrainerNode(parts, task, patience=wait, private=private, machine=machine, trainer=several)
 
-    return _run_node(run, Role.TRAINER, owner, poll, patience, flags, make)
+    with ending:
+        return _run_node(run, Role.TRAINER, owner, poll, patience, flags, make)
+
+
+def _several(
+    flags: LayoutFlags, parts: NodeParts, machine: Machine, stop: threading.Event
+) -> ParallelTrainer:
+    """The processes that the flags describe. Raises LayoutError, UsageError."""
+    from earnest.client.parallel import Hosts, Layout, ParallelTrainer, Processes
+
+    layout = Layout.parse(flags.layout or "")
+    here = flags.processes_here or -(-layout.processes // flags.hosts)
+    address, _, port = flags.meet.rpartition(":")
+    if flags.hosts > 1 and not (address and port.isdecimal()):
+        raise UsageError("several hosts need a place to meet", "give --meet HOST:PORT of this host")
+    hosts = Hosts(flags.hosts, here, address, int(port)) if flags.hosts > 1 else Hosts(here=here)
+    follower = parts.follower
+    return ParallelTrainer(
+        follower.recipe,
+        follower.record.params.rounds,
+        layout,
+        Processes(hosts, flags.step_timeout),
+        device=machine.device,
+        threads=machine.threads,
+        stop=stop.is_set,
+    )
 
 
 @validator.command(name="start")
@@ -112,7 +148,7 @@ def start_validator(
         Seconds that others get to settle first.
     """
 
-    def make(parts: NodeParts, task: Task, wait: int) -> Node:
+    def make(parts: NodeParts, task: Task, wait: int, _: threading.Event) -> Node:
         from earnest.validator.node import ValidatorNode  # torch: not for a command that is refused
 
         return ValidatorNode(parts, task, patience=wait)
@@ -139,7 +175,7 @@ def _run_node(
             parts, files = party.follow(run, lambda: session.world.random(32))
             seat = parts.follower.record.seats[role].get(held.seat)
             _register(session, party, run, held, url, seat)
-            node = make(parts, files.task, patience)
+            node = make(parts, files.task, patience, stop)
             from earnest.client.node import run_forever
 
             session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {account}")
