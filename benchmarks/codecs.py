@@ -3,9 +3,9 @@
 `python -m benchmarks.codecs [--millions 16 64] [--threads 1] [--repeats 5] [--json FILE]`
 
 Every speed is a ratio of two times of one process, on the same tensor, the least of `repeats` turns in which
-all take part: the machine's load cancels out. Encoding with error feedback, as trained. 1.0 is the speed of
+all take part, of processor time on one thread: the machine's load hardly matters. Encoding with error feedback, as trained. 1.0 is the speed of
 
-- topk: `tensor.view(-1, 4096).topk(64, dim=1)`, alone;
+- topk: `tensor.view(-1, 4096).topk(64, dim=1)`, alone (1024 of 65,536 for the codec with such chunks);
 - add: `total.add_(dense)`, in place; fresh add: `total + dense`, which makes its result.
 
 Memory is the resident peak of one encoding less what the process held before it, update and old residual
@@ -71,13 +71,14 @@ def update_of(spec: Spec) -> dict[str, Tensor]:
 
 
 def timed(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Least seconds of each call."""
+    """Least seconds of each call: of the processor's, or with several threads the wall's."""
+    now = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = dict.fromkeys(calls, math.inf)
     for _ in range(repeats):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = now()
             call()
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], now() - start)
     return best
 
 
@@ -86,10 +87,10 @@ def measure(choice: CodecChoice, spec: Spec, repeats: int) -> dict[str, float]:
     flat, total = spec.join(update), torch.zeros(spec.size)
     memory = codec.encode(update).memory
     encoded = codec.encode(update, memory)
-    rows = flat[: spec.size // 4096 * 4096].view(-1, 4096)
+    rows = flat[: spec.size // choice.chunk * choice.chunk].view(-1, choice.chunk)
     seconds = timed(
         {
-            "topk": lambda: rows.topk(64, dim=1),
+            "topk": lambda: rows.topk(choice.k, dim=1),
             "encode": lambda: codec.encode(update, memory),
             "add": lambda: total.add_(flat),
             "fresh add": lambda: total + flat,

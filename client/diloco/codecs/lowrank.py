@@ -52,17 +52,21 @@ class Factors:
     q: Array
 
     def rows(self) -> Iterator[Tensor]:
-        """The numbers, float32 [rows, n] at a time.
+        """The numbers, float32 [rows, n] at a time, in a buffer that the next rows overwrite.
 
         They are whole numbers below 2**24 times a power of two, and so are all partial sums: any order of
         summation, with or without fused operations, gives the same bits. So this is the machine's own matrix
         product, in float64, which no setting makes less precise (float32 may be, to TF32 or bfloat16).
         """
-        weights = self.weights * 2.0**self.exponent
-        left = torch.from_numpy(self.p.T * weights)
-        right, step = torch.from_numpy(self.q.astype(np.float64)), max(1, BLOCK // 2 // self.q.shape[1])
+        left = torch.from_numpy(self.p.T * (self.weights * 2.0**self.exponent))
+        right = torch.from_numpy(self.q.astype(np.float64))
+        step = min(len(left), max(1, BLOCK // self.q.shape[1]))
+        product = torch.empty(step, self.q.shape[1], dtype=torch.float64)
+        numbers = torch.empty(step, self.q.shape[1])
         for at in range(0, len(left), step):
-            yield (left[at : at + step] @ right).float()
+            count = min(step, len(left) - at)
+            torch.mm(left[at : at + count], right, out=product[:count])
+            yield numbers[:count].copy_(product[:count])
 
     def squares(self) -> int:
         """Sum of squares, exact, in units of 2**-266, from the factors' inner products."""
@@ -280,8 +284,10 @@ def _check(unit: int, weights: Array, p: Array, q: Array) -> None:
 
 def _iterate(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     """One power iteration: float64 p [m, r] orthonormal, q [n, r] orthogonal, longest first, p @ q.T ~ matrix."""
-    p = torch.linalg.qr((matrix @ start).double()).Q
-    q = (matrix.T @ p.float()).double()
+    p = torch.linalg.qr((start.T.contiguous() @ matrix.T).T.double()).Q
+    q = (
+        p.T.float().contiguous() @ matrix
+    ).T.double()  # in this order the small factor is the left: much faster
     if not torch.isfinite(q).all():
         raise ValueError("update holds numbers that are too large to factor")
     turn = torch.linalg.eigh(q.T @ q).eigenvectors.flip(1)

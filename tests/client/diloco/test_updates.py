@@ -130,11 +130,14 @@ print((peak() - before) / spec.dense_bytes, len(encoded.payload) / spec.dense_by
 """
 
 
-@pytest.mark.parametrize(("name", "payloads"), [("topk-2bit", 10), ("int8", 1.1), ("lowrank-int4", 20)])
-def test_encoding_needs_no_more_memory_than_the_update_and_a_block(name: str, payloads: float) -> None:
-    """Beyond update and old residual: what is owed, which becomes the new residual; the payload; blocks."""
+@pytest.mark.parametrize(("name", "blocks"), [("topk-2bit", 0.15), ("int8", 0.1), ("lowrank-int4", 0.25)])
+def test_encoding_needs_no_more_memory_than_the_update_and_some_blocks(name: str, blocks: float) -> None:
+    """Beyond update and old residual: what is owed, which becomes the new residual; the payload; blocks.
+
+    64 MB of update; the matrix library keeps some megabytes of its own.
+    """
     command = [sys.executable, "-c", MEASURE, name]
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1048576", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     extra, payload = map(float, printed.split())
-    assert extra <= 1.1 + payloads * payload
+    assert extra <= 1 + payload + blocks
