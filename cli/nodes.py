@@ -5,9 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Group, Parameter
 
 from earnest.cli.app import make_group
+from earnest.cli.attest import INTEL_PCS, LOUD, Count, Kind, collateral_source, make_attester
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import LayoutFlags, NodeFlags, RunNumber
 from earnest.cli.output import Answer
@@ -17,18 +22,57 @@ from earnest.client.participation import held_seat, uri_steps
 from earnest.protocol.verdicts import Role
 
 if TYPE_CHECKING:
+    from earnest.client.attestation.attesting import Attesting
+    from earnest.client.bundle import RunFiles
     from earnest.client.chain.contracts import SeatHeld
     from earnest.client.diloco.engine import Machine
     from earnest.client.node import Node, NodeParts
     from earnest.client.parallel import ParallelTrainer
     from earnest.client.party import Party
     from earnest.client.record import SeatRecord
-    from earnest.client.tasks.task import Task
 
-    Make = Callable[[NodeParts, Task, int, threading.Event], Node]
+    Make = Callable[["AtWork", threading.Event], Node]
 
 trainer, validator = make_group("trainer"), make_group("validator")
 NODE, ALONE = NodeFlags(), LayoutFlags()
+TEE = Group("Attestation", sort_key=37)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class AttesterFlags:
+    """Who makes a trainer's quotes (docs/attestation.md)."""
+
+    attester: Annotated[Kind | None, Parameter(group=TEE)] = None
+    """Register a key of this machine's TEE and sign with it: Linux in a TDX guest, dstack, or SIMULATED (NOT A TEE)."""
+
+    collateral: Annotated[Path | None, Parameter(group=TEE)] = None
+    """File with what Intel says of this machine (default: fetched and kept)."""
+
+    pccs: Annotated[str, Parameter(group=TEE)] = INTEL_PCS
+    """Where to fetch it: Intel's service, or a caching one."""
+
+    socket: Annotated[Path | None, Parameter(group=TEE)] = None
+    """The dstack agent's socket (default: where dstack puts it)."""
+
+    code: Annotated[str, Parameter(group=TEE)] = ""
+    """What a simulated machine measures."""
+
+    platform: Annotated[Count, Parameter(group=TEE)] = 0
+    """Number of the simulated machine."""
+
+
+BARE = AttesterFlags()
+
+
+@dataclass(frozen=True)
+class AtWork:
+    """An account about to work for a run: what a node is made from."""
+
+    session: Session
+    party: Party
+    parts: NodeParts
+    files: RunFiles
 
 
 @trainer.command(name="start")
@@ -45,6 +89,7 @@ def start_trainer(
     micro_batch: int = 0,
     compile: str = "",
     processes: LayoutFlags = ALONE,
+    tee: AttesterFlags = BARE,
     flags: NodeFlags = NODE,
 ) -> Answer:
     """Train, commit, reveal and serve for your trainer seat, until the run is over or the node is stopped.
@@ -80,17 +125,25 @@ def start_trainer(
         raise UsageError("--micro-batch and --compile are for one process", "write -mb4 in the --layout")
     ending = ExitStack()
 
-    def make(parts: NodeParts, task: Task, wait: int, stop: threading.Event) -> Node:
+    def make(at_work: AtWork, stop: threading.Event) -> Node:
         from earnest.client.diloco.engine import Machine  # torch: not for a command that is refused
         from earnest.client.tasks.own import load_private
         from earnest.client.trainer import TrainerNode
 
         private = None if private_data is None else load_private(private_data)
-        machine = Machine(device, threads, micro_batch, compile)
-        several = None
+        machine, parts = Machine(device, threads, micro_batch, compile), at_work.parts
+        attesting, several = _attesting(at_work, tee), None
         if processes.layout:
             several = ending.enter_context(_several(processes, parts, machine, stop))
-        return TrainerNode(parts, task, patience=wait, private=private, machine=machine, trainer=several)
+        return TrainerNode(
+            parts,
+            at_work.files.task,
+            patience=patience,
+            private=private,
+            machine=machine,
+            trainer=several,
+            attesting=attesting,
+        )
 
     with ending:
         return _run_node(run, Role.TRAINER, owner, poll, patience, flags, make)
@@ -118,6 +171,32 @@ def _several(
         threads=machine.threads,
         stop=stop.is_set,
     )
+
+
+def _attesting(at_work: AtWork, flags: AttesterFlags) -> Attesting | None:
+    """What attests for the trainer. Says loudly what a simulated attester is, and what a missing one costs.
+
+    Raises UsageError for an attester in a run that takes no attestation.
+    """
+    from earnest.client.attestation.attesting import Attesting
+    from earnest.client.attestation.registration import KeyKeeper
+    from earnest.protocol.run import Level
+
+    session, parts, policy = at_work.session, at_work.parts, at_work.files.bundle.attestation
+    record = parts.follower.record
+    if flags.attester is None:
+        if record.params.level == Level.ATTESTED:
+            session.notice("this run counts attested updates only: without --attester there is no pay")
+        return None
+    if policy is None:
+        raise UsageError(f"run {record.run} takes no attestation", "start the node without --attester")
+    if flags.attester == "simulated":
+        session.notice(LOUD)
+    machine = make_attester(session, flags.attester, flags.socket, flags.code, flags.platform)
+    judged = collateral_source(session, flags.collateral, flags.pccs)
+    random = session.world.random
+    keeper = KeyKeeper.of(at_work.party, record.run, machine, policy, random, collateral=judged)
+    return Attesting(keeper, record.run, parts.journal, parts.chain.head)
 
 
 @validator.command(name="start")
@@ -148,10 +227,10 @@ def start_validator(
         Seconds that others get to settle first.
     """
 
-    def make(parts: NodeParts, task: Task, wait: int, _: threading.Event) -> Node:
+    def make(at_work: AtWork, _: threading.Event) -> Node:
         from earnest.validator.node import ValidatorNode  # torch: not for a command that is refused
 
-        return ValidatorNode(parts, task, patience=wait)
+        return ValidatorNode(at_work.parts, at_work.files.task, patience=patience)
 
     return _run_node(run, Role.VALIDATOR, owner, poll, patience, flags, make)
 
@@ -175,7 +254,7 @@ def _run_node(
             parts, files = party.follow(run, lambda: session.world.random(32))
             seat = parts.follower.record.seats[role].get(held.seat)
             _register(session, party, run, held, url, seat)
-            node = make(parts, files.task, patience, stop)
+            node = make(AtWork(session, party, parts, files), stop)
             from earnest.client.node import run_forever
 
             session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {account}")
