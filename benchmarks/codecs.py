@@ -3,7 +3,8 @@
 `python -m benchmarks.codecs [--millions 16 64] [--threads 1] [--repeats 5] [--json FILE]`
 
 Every speed is a ratio of two times of one process, on the same tensor, the least of `repeats` turns in which
-all take part, of processor time on one thread: the machine's load hardly matters. Encoding with error feedback, as trained. 1.0 is the speed of
+all take part, of processor time on one thread: the machine's load hardly matters. Encoding with error feedback,
+as trained. 1.0 is the speed of
 
 - topk: `tensor.view(-1, 4096).topk(64, dim=1)`, alone (1024 of 65,536 for the codec with such chunks);
 - add: `total.add_(dense)`, in place; fresh add: `total + dense`, which makes its result.

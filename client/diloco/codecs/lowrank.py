@@ -70,8 +70,8 @@ class Factors:
 
     def squares(self) -> int:
         """Sum of squares, exact, in units of 2**-266, from the factors' inner products."""
-        p, q = self.p.astype(np.float64), self.q.astype(np.float64)
-        products = ((p @ p.T).astype(np.int64) * (q @ q.T).astype(np.int64)).astype(object)
+        p, q = (torch.from_numpy(factor.astype(np.float64)) for factor in (self.p, self.q))
+        products = ((p @ p.T).long() * (q @ q.T).long()).numpy().astype(object)
         weights = self.weights.astype(object)
         return int(weights @ products @ weights) << 2 * (self.exponent + 133)
 

@@ -130,8 +130,8 @@ print((peak() - before) / spec.dense_bytes, len(encoded.payload) / spec.dense_by
 """
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("topk-2bit", 0.15), ("int8", 0.1), ("lowrank-int4", 0.25)])
-def test_encoding_needs_no_more_memory_than_the_update_and_some_blocks(name: str, blocks: float) -> None:
+@pytest.mark.parametrize("name", ["topk-2bit", "int8", "lowrank-int4"])
+def test_encoding_needs_no_more_memory_than_the_update_and_some_blocks(name: str) -> None:
     """Beyond update and old residual: what is owed, which becomes the new residual; the payload; blocks.
 
     64 MB of update; the matrix library keeps some megabytes of its own.
@@ -140,4 +140,4 @@ def test_encoding_needs_no_more_memory_than_the_update_and_some_blocks(name: str
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     extra, payload = map(float, printed.split())
-    assert extra <= 1 + payload + blocks
+    assert extra <= 1.25 + payload
