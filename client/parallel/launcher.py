@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,7 @@ class Processes:
         Raises TrainingStopped when `stop()` comes true before the answer is there.
         """
         try:
-            self._crew = self._crew or _Crew(self.hosts, self.timeout_s, self.start_s)
+            self._crew = self._crew or _Crew(self.hosts, self.timeout_s, self.start_s, stop)
             answer, back = self._crew.ask(command, tensors, stop)
         except BaseException:
             self.close()
@@ -202,20 +203,21 @@ class Processes:
 class _Crew:
     """One torchrun and the socket to its first process."""
 
-    def __init__(self, hosts: Hosts, timeout_s: float, start_s: float) -> None:
+    def __init__(self, hosts: Hosts, timeout_s: float, start_s: float, stop: Callable[[], bool]) -> None:
         self.pids: list[int] = []
         self._timeout_s = timeout_s
         self._folder = Path(tempfile.mkdtemp(prefix="earnest-"))  # only this user can enter it
         self._log = self._folder / "log"
         path = str(self._folder / "socket")
         self._socket: socket.socket | None = None
+        self._torchrun: subprocess.Popen[bytes] | None = None
         listening = socket.socket(socket.AF_UNIX)
         try:
             listening.bind(path)
             listening.listen(1)
             listening.settimeout(POLL_S)
             self._torchrun = self._start(hosts, path)
-            self._socket = self._accept(listening, start_s)
+            self._socket = self._accept(listening, start_s, stop)
         except BaseException:
             self.close()
             raise
@@ -246,15 +248,14 @@ class _Crew:
         """Ends every process that this crew started here, those that do not listen included."""
         if self._socket:
             self._socket.close()
-        if hasattr(self, "_torchrun"):
-            for pid in self.pids if self._torchrun.poll() is None else []:
+        if self._torchrun and self._running():
+            for pid in self.pids:
                 _kill(pid)  # they have nothing to save, and one that is stuck would not hear a request
-            if self._torchrun.poll() is None:
-                self._torchrun.terminate()
-                self._wait(GRACE_S)
-            if self._torchrun.poll() is None:
-                self._torchrun.kill()
-                self._torchrun.wait()
+            self._torchrun.terminate()
+            self._wait(GRACE_S)
+        if self._torchrun and self._running():
+            self._torchrun.kill()
+            self._wait(GRACE_S)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start(self, hosts: Hosts, path: str) -> subprocess.Popen[bytes]:
@@ -264,17 +265,20 @@ class _Crew:
             place += ["--master-addr", hosts.address, "--master-port", str(hosts.port)]
         run = [sys.executable, "-m", "torch.distributed.run", *place, "--nproc-per-node", str(hosts.here)]
         worker = ["-m", "earnest.client.parallel", "--socket", path, "--timeout", str(self._timeout_s)]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("EARNEST_")}
         with self._log.open("wb") as output:
-            return subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
-                [*run, *worker], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            return subprocess.Popen(  # noqa: S603 - our own interpreter, no shell, no password
+                [*run, *worker], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
             )
 
-    def _accept(self, listening: socket.socket, start_s: float) -> socket.socket:
+    def _accept(self, listening: socket.socket, start_s: float, stop: Callable[[], bool]) -> socket.socket:
         for _ in range(math.ceil(start_s / POLL_S)):
+            if stop():
+                raise TrainingStopped("the processes are no longer wanted", "start the node again")
             try:
                 connection, _ = listening.accept()
             except TimeoutError:
-                if self._torchrun.poll() is not None:
+                if not self._running():
                     raise self._failed("died before they began") from None
                 continue
             connection.settimeout(start_s)
@@ -283,11 +287,14 @@ class _Crew:
             return connection
         raise self._failed(f"did not come together within {start_s:.0f} s")
 
+    def _running(self) -> bool:
+        return self._torchrun is not None and self._torchrun.poll() is None
+
     def _wait(self, seconds: float) -> None:
-        try:
-            self._torchrun.wait(seconds)
-        except subprocess.TimeoutExpired:
-            log.warning("torchrun does not end", pid=self._torchrun.pid)
+        """Gives torchrun so long to end by itself."""
+        if self._torchrun:
+            with suppress(subprocess.TimeoutExpired):
+                self._torchrun.wait(seconds)
 
     def _failed(self, how: str) -> WorkersFailed:
         said = _tail(self._log)
@@ -300,10 +307,8 @@ class _Crew:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _tail(path: Path, size: int = 8_000) -> str:

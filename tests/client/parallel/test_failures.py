@@ -8,7 +8,7 @@ from threading import Timer
 
 import pytest
 
-from earnest.client.diloco.engine import TrainerMemory
+from earnest.client.diloco.engine import TrainerMemory, TrainingStopped
 from earnest.client.parallel import Hosts, Layout, ParallelTrainer, Processes, WorkersFailed
 from earnest.client.parallel.worker import main
 from tests.client.parallel.rounds import ROUNDS, same_bits, same_memory, shakespeare, start, two_rounds
@@ -72,6 +72,27 @@ def test_a_process_that_is_stuck_is_noticed_and_ended(trainer: ParallelTrainer) 
         trainer.train(start(RECIPE), MANY, 0, TrainerMemory())
     assert time.monotonic() - began < TIMEOUT_S + 30
     assert not any(alive(pid) for pid in stuck)
+
+
+def test_a_node_that_is_no_longer_wanted_does_not_wait_for_other_hosts() -> None:
+    processes = Processes(Hosts(count=2, here=1, address="127.0.0.1", port=29818), TIMEOUT_S)
+    with pytest.raises(TrainingStopped):
+        processes.ask({"do": "read"}, stop=lambda: True)
+
+
+def test_processes_do_not_see_the_nodes_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+
+    def watched(command, *, env, **options):  # type: ignore[no-untyped-def]
+        started.append(env)
+        raise OSError("not started")
+
+    monkeypatch.setenv("EARNEST_PASSWORD", "a good password")
+    monkeypatch.setattr("earnest.client.parallel.launcher.subprocess.Popen", watched)
+    with pytest.raises(OSError, match="not started"):
+        Processes(Hosts(here=1), TIMEOUT_S).ask({"do": "read"})
+    assert "PATH" in started[0]
+    assert "a good password" not in started[0].values()
 
 
 def test_hosts_that_do_not_come_together_are_an_error() -> None:
