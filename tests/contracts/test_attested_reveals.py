@@ -214,6 +214,17 @@ def test_high_s_and_other_shapes_are_refused(run: Run) -> None:
     reveal(run, 0, good)
 
 
+def test_high_s_is_refused_even_where_the_compact_form_could_hold_it(run: Run) -> None:
+    """A key made to measure: its signature has the lowest s that is high, below the bit of the parity."""
+    digest, nonce, s = statement(run, run.manifest(0, 0)), PrivateKey((7).to_bytes(32)), ORDER // 2 + 1
+    r, y = (int.from_bytes(nonce.public_key.to_bytes()[at : at + 32]) for at in (0, 32))
+    secret = (s * 7 - int.from_bytes(digest)) * pow(r, -1, ORDER) % ORDER
+    name_key(run, 0, PrivateKey(secret.to_bytes(32)))
+    with refused("runs: wrong enclave signature"):
+        reveal(run, 0, r.to_bytes(32) + ((y & 1) << 255 | s).to_bytes(32))
+    reveal(run, 0, r.to_bytes(32) + ((1 - (y & 1)) << 255 | ORDER - s).to_bytes(32))
+
+
 def test_the_signature_replaces_no_other_check(run: Run) -> None:
     manifest, runs = run.manifest(0, 0), run.system.runs
     changed = replace(manifest, steps=99)

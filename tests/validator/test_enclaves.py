@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from earnest.client.attestation.policy import PolicyFile
 from earnest.client.attestation.simulated import SimulatedAttester
 from earnest.client.diloco.codecs import make_codec
 from earnest.client.diloco.initial import initial_state
@@ -18,6 +19,7 @@ from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.attestation_policy import PolicyDocument
+from earnest.protocol.quote import parse_quote
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
@@ -25,6 +27,7 @@ from earnest.validator.enclaves import Enclaves
 from earnest.validator.judge import Missing, judge_round
 from earnest.validator.payload import Refusal
 from tests.client.attested_town import VENDOR, Town, open_town
+from tests.client.world import TRAINER_BOND, make_world
 
 from .arena import Arena
 
@@ -197,3 +200,16 @@ def test_a_validator_that_could_not_look_at_the_evidence_abstains_from_that_seat
     judged = judge_round(replace(arena.train(), unattested={1: refusal}))
     assert judged.votes[1].verdict == Verdict.ABSTAIN
     assert judged.votes[0].verdict == Verdict.ACCEPTED
+
+
+def test_a_run_that_nobody_can_attest_in_pays_nobody_and_burns_no_bond(tmp_path: Path) -> None:
+    quote = parse_quote(SimulatedAttester(VENDOR).quote(bytes(64)).quote)
+    policy = PolicyFile.from_quotes([quote])
+    with make_world(tmp_path, attacks=("none", "none"), validators=2, rounds=1, policy=policy) as world:
+        world.play()
+        record = world.nodes["validator-0"].record
+        verdicts = [[vote.verdict for vote in said.votes] for said in record.reports(0) if said is not None]
+        assert verdicts == [[Verdict.NOT_COUNTED] * 2] * 2
+        assert world.bond("trainer-0") == world.bond("trainer-1") == TRAINER_BOND
+        assert world.idle("trainer-0") == world.idle("trainer-1") == 0
+        assert record.settled(1).pair == (world.params.initial_state,) * 2
