@@ -154,8 +154,10 @@ def train_round(
     With `private` data only the number of ids counts. Deterministic in its arguments on one machine, the number of
     threads included: they change the order of sums. They are the whole process's, and stay: putting them back would
     change them under another round in the process. What is random in a step (dropout) follows from recipe, round and
-    step. With `checkpoints` a round that was broken off goes on where it was, to the same bits. Once `late()` is true
-    the round ends with the steps that it has, at least one.
+    step; models that draw must train one at a time in a process, whose generator they share.
+
+    With `checkpoints` a round that was broken off goes on where it was, to the same bits. Once `late()` is true the
+    round ends with the steps that it has, at least one.
 
     Leaves the new inner optimizer state in `memory.inner`; `memory.codec` is the codec's to use and the caller's to
     store. Raises TrainingDiverged, TrainingStopped (`stop()` came true between two steps), DeviceError.
