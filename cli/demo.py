@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ import torch
 from torch import Tensor
 
 from earnest.cli.adversaries import ATTACKS, Forgery
+from earnest.cli.enclaves import CHEATS, Cheat, demo_policy, enclave
+from earnest.client.attestation.policy import PolicyFile
 from earnest.client.bundle import RunFiles, publish
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
@@ -31,7 +34,7 @@ from earnest.client.diloco.initial import initial_state
 from earnest.client.diloco.state import state_root
 from earnest.client.errors import StorageError
 from earnest.client.follower import Follower
-from earnest.client.node import Node
+from earnest.client.node import Node, NodeParts
 from earnest.client.participation import fund_steps, join_steps
 from earnest.client.party import Deployment, Party
 from earnest.client.tasks.shakespeare import demo_recipe
@@ -43,7 +46,7 @@ from earnest.deploy.run import run_plan
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.report import Report, SeatVote
-from earnest.protocol.run import RunParams
+from earnest.protocol.run import Level, RunParams
 from earnest.protocol.verdicts import Role, Verdict
 from earnest.validator.gain import Meter
 from earnest.validator.judge import judge_round
@@ -59,6 +62,7 @@ KEY_COST = 2  # scrypt N: these keys guard nothing
 PASSWORD = "demo"  # noqa: S105
 WORKERS = 2
 START_DELAY_S = 4_000
+MAX_EVIDENCE_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class DemoOptions:
     rounds: int = 6
     trainers: int = 4
     validators: int = 3
+    attested: bool = False
+    """The run counts only what enclaves sign; the last three trainers cheat with theirs (`earnest.cli.enclaves`)."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,8 @@ class Member:
     honest: bool
     party: Party
     node: Node
+    cheat: Cheat | None = None
+    """In an attested run."""
 
 
 @dataclass
@@ -97,6 +105,7 @@ class Demo:
     run: int
     files: RunFiles
     members: list[Member]
+    policy: PolicyFile | None = None
     bonds: list[dict[str, int]] = field(default_factory=list)
 
     def play(self, on_round: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -156,6 +165,68 @@ class Demo:
             "weights": {m.name: settled.consensus[seat] for seat, m in enumerate(self._trainers())},
             "pay_wei": {m.name: str(settled.trainer_pay[seat]) for seat, m in enumerate(self._trainers())},
             "bonds_wei": {name: str(bond) for name, bond in self.bonds[-1].items()},
+            **({} if self.policy is None else self._attested_round(round)),
+        }
+
+    def _attested_round(self, round: int) -> dict[str, Any]:
+        """Whose update an enclave stands behind, and who refused what, in their own words."""
+        record = self._judge.record
+        return {
+            "attested": {
+                m.name: seat in record.round(round).attested for seat, m in enumerate(self._trainers())
+            },
+            "reasons": {
+                m.name: [*self._refused(m, round), *self._reasons(round, seat)]
+                for seat, m in enumerate(self._trainers())
+            },
+        }
+
+    def _refused(self, member: Member, round: int | None) -> list[str]:
+        """What the contracts refused of a trainer in a round, or of its keys (None)."""
+        attesting = member.node.attesting if isinstance(member.node, TrainerNode) else None
+        troubles = [] if attesting is None else attesting.troubles
+        return [one.reason or one.cause for one in troubles if one.round == round]
+
+    def _reasons(self, round: int, seat: int) -> list[str]:
+        """Why an honest validator did not count an update, from its evidence file."""
+        judge = next(m for m in self.members if m.node.follower is self._judge)
+        position = judge.node.seat_in(round)
+        report = None if position is None else self._judge.record.reports(round)[position]
+        if report is None or not any(report.evidence):
+            return []
+        evidence = json.loads(judge.party.public.get(report.evidence, MAX_EVIDENCE_BYTES))
+        return [one["reason"] for one in evidence["seats"] if one["seat"] == seat and "reason" in one]
+
+    def keys(self) -> list[dict[str, Any]]:
+        """Every trainer's enclave key in an attested run: registered, or refused and why."""
+        found = []
+        for member in self._trainers():
+            key = self._judge.record.newest_key(member.party.owner)
+            found.append(
+                {
+                    "name": member.name,
+                    "cheat": member.cheat and member.cheat.name,
+                    "told": "an honest enclave" if member.cheat is None else member.cheat.told,
+                    "key": key and key.key,
+                    "workload": key and key.workload.hex(),
+                    "platform": key and key.platform.hex(),
+                    "refused": self._refused(member, None),
+                }
+            )
+        return found
+
+    def attestation(self) -> dict[str, Any] | None:
+        """Whose machines the run takes; None where it asks for none."""
+        if self.policy is None:
+            return None
+        rules = self.policy.policy
+        return {
+            "simulated": True,
+            "root": self.policy.root_name,
+            "root_id": rules.root_id.hex(),
+            "policy": self.policy.hash.hex(),
+            "workloads": [workload.hex() for workload in rules.workloads],
+            "keys": self.keys(),
         }
 
     def _trainers(self) -> list[Member]:
@@ -181,6 +252,7 @@ class Demo:
             "seed": self.options.seed,
             "attack": self.options.attack,
             "codec": self.options.codec,
+            "attestation": self.attestation(),
             "initial_loss": loss(self.files.initial.parameters),
             "final_loss": rounds[-1]["loss"],
             "final_state_root": final.hex() if final else None,
@@ -192,6 +264,7 @@ class Demo:
                     "role": member.role.name.lower(),
                     "account": member.party.owner,
                     "honest": member.honest,
+                    "cheat": member.cheat and member.cheat.name,
                     "bond_start_wei": str(self.bonds[0][member.name]),
                     "bond_end_wei": str(ends[member.name]),
                     "earned_wei": str(contracts.vault.idle(member.party.owner, at=at)),
@@ -260,7 +333,8 @@ def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
         for name in names[1:]:
             _take_seat(name, parties[name], run, files)
         members = [_member(options, seed, name, parties[name], run, judge) for name in names[1:]]
-        yield Demo(options, devnet, deployment, parties["sponsor"], run, files, members)
+        policy = files.bundle.attestation
+        yield Demo(options, devnet, deployment, parties["sponsor"], run, files, members, policy)
 
 
 class Names:
@@ -322,7 +396,8 @@ def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Party]
         sponsor.outbox.send(f"mint/{name}", contracts.token.mint(party.owner, amount))
     admission = tuple((party.owner, _role(name)) for name, party in parties.items() if name != "sponsor")
     initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
-    root = publish(sponsor.public, recipe, admission, initial)
+    policy = demo_policy() if options.attested else None
+    root = publish(sponsor.public, recipe, admission, initial, policy)
     uri = f"{served_by('sponsor')}/{root.hex()}"
     params = RunParams(
         start=devnet.now() + START_DELAY_S,
@@ -344,6 +419,8 @@ def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Party]
         admission_root=admission_root(admission),
         recipe_hash=recipe.hash(),
         initial_state=state_root(initial),
+        verification=Level.INCENTIVE if policy is None else Level.ATTESTED,
+        attestation_policy=bytes(32) if policy is None else policy.hash,
     )
     sponsor.do(fund_steps(contracts, sponsor.owner, params, uri, sponsor.deployment.chain.head()), "run")
     return contracts.runs.run_count(at=sponsor.deployment.chain.head())
@@ -376,9 +453,28 @@ def _member(options: DemoOptions, seed: bytes, name: str, party: Party, run: int
         lie = Liar() if lies else None
         node: Node = ValidatorNode(parts, task, lie=lie, judge=judge)
         return Member(name, role, not lies, party, node)
+    if files.bundle.attestation is not None:
+        return _attested_member(options, seed, name, party, parts, files)
     attacks = options.attack != "none" and name == f"trainer-{options.trainers - 1}"
     forge = Attacker(options.attack, parts.follower, _generator(seed, name)) if attacks else None
     return Member(name, role, not attacks, party, TrainerNode(parts, task, patience=300, forge=forge))
+
+
+def _attested_member(
+    options: DemoOptions, seed: bytes, name: str, party: Party, parts: NodeParts, files: RunFiles
+) -> Member:
+    """A trainer with a SIMULATED machine of its own; the last ones cheat with it."""
+    policy, number = files.bundle.attestation, int(name.rpartition("-")[2])
+    assert policy is not None
+    position = number - (options.trainers - len(CHEATS))
+    cheat = CHEATS[position] if position >= 0 else None
+    forge = None
+    if cheat is not None:
+        forge = Attacker(cheat.attack, parts.follower, _generator(seed, name))
+    secrets = _salts(seed, f"{name}'s enclave")
+    attesting, forge = enclave(cheat, number, party, parts, policy, lambda size: secrets()[:size], forge)
+    node = TrainerNode(parts, files.task, patience=300, forge=forge, attesting=attesting)
+    return Member(name, Role.TRAINER, cheat is None, party, node, cheat)
 
 
 def _salts(seed: bytes, name: str) -> Callable[[], bytes]:
