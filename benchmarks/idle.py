@@ -31,7 +31,7 @@ CHAIN_ROUND_S = 6_000
 WINDOWS = {"reveal_s": 300, "score_commit_s": 450, "score_reveal_s": 300, "settle_s": 150, "contest_s": 600}
 APART = {**WINDOWS, "commit_s": CHAIN_ROUND_S - 1_200, "score_commit_s": 600}
 BESIDE = {**WINDOWS, "commit_s": CHAIN_ROUND_S, "overlap": True}
-SHARE = 0.99
+SHARE = 0.985
 """Of its commit window in which the device trains; the rest is for encoding, committing and looking."""
 
 
