@@ -17,7 +17,7 @@ from earnest.client.diloco.codecs.codec import (
     owed,
     require,
 )
-from earnest.client.diloco.codecs.update import Update, float32, root, square_sum
+from earnest.client.diloco.codecs.update import BLOCK, Update, float32, root, square_sum
 from earnest.client.diloco.state import Spec
 from earnest.client.diloco.tensorfile import Entry, file_bytes, read, write_parts
 
@@ -64,7 +64,7 @@ class Int8:
         require(not (scales > LARGEST).any(), "scale above 1.0078125 * 2**121")
         squares = np.empty(self.chunks, np.int64)
         for first, rows in _code_groups(codes, self.chunk):
-            low, high = (extreme.numpy().astype(np.int32) for extreme in rows.aminmax(dim=1))
+            low, high = (extreme.numpy().astype(np.int32) for extreme in (rows.amin(1), rows.amax(1)))
             require(not (low == -128).any(), "a code is -128")
             zero = scales[first : first + len(rows)] == 0
             largest = np.maximum(high, -low)
@@ -93,8 +93,7 @@ class Int8Update(Update):
 
 def _scales(rows: Tensor) -> Tensor:
     """Float32 [rows], of the precision of bfloat16: within half a step of 127 that of the largest number."""
-    low, high = rows.aminmax(dim=1)
-    scales = (torch.maximum(high, -low) / 127).to(torch.bfloat16).float()
+    scales = (torch.maximum(rows.amax(1), -rows.amin(1)) / 127).to(torch.bfloat16).float()
     return scales.where(scales >= 2.0**-126, 0.0)
 
 
@@ -114,7 +113,7 @@ def _square_sums(rows: Tensor) -> np.ndarray:
 def _code_groups(codes: np.ndarray, chunk: int) -> Iterator[tuple[int, Tensor]]:
     """As `groups`, of copies: what a payload holds is read-only, and torch knows no such thing."""
     whole = len(codes) // chunk
-    size = max(1, (1 << 17) // chunk) * chunk
+    size = max(1, BLOCK // chunk) * chunk
     for start in range(0, whole * chunk, size):
         part = codes[start : min(whole * chunk, start + size)]
         yield start // chunk, torch.from_numpy(part.copy()).view(-1, chunk)
