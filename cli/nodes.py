@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -134,7 +133,7 @@ def start_trainer(
         machine, parts = Machine(device, threads, micro_batch, compile), at_work.parts
         attesting, several = _attesting(at_work, tee), None
         if processes.layout:
-            several = ending.enter_context(_several(processes, parts, machine, stop))
+            several = ending.enter_context(_several(processes, parts, machine))
         return TrainerNode(
             parts,
             at_work.files.task,
@@ -169,7 +168,6 @@ def _several(
         Processes(hosts, flags.step_timeout),
         device=machine.device,
         threads=machine.threads,
-        stop=stop.is_set,
     )
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
@@ -138,6 +138,13 @@ class Job:
             raise self._error
         assert self._result is not None
         return self._result
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A LocalTrainer that can be told of each round when it is no longer wanted, and when it is late."""
+
+    def during(self, stop: Callable[[], bool], late: Callable[[], bool]) -> LocalTrainer: ...
 
 
 class TrainerNode(Node):
@@ -351,6 +358,8 @@ class TrainerNode(Node):
         )
 
     def _local_trainer(self, job: Job) -> LocalTrainer:
+        if isinstance(self._trainer, Interruptible):
+            return self._trainer.during(job.stopped, job.late)
         return self._trainer or SingleProcess(
             self._task,
             self.follower.recipe,

@@ -15,11 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from earnest.client.diloco.precision import Precision
-from earnest.client.parallel.part import Part
+from earnest.client.parallel.part import Part, local
 from earnest.client.parallel.stages import Cut
 from earnest.client.tasks.task import Batch
 
@@ -119,18 +118,15 @@ class Gradients:
         Each tensor's norm comes from the stage that owns it, and the norm of norms is taken in the model's order:
         with whole tensors that is `clip_grad_norm_`'s arithmetic to the bit.
         """
-        part = self._part
-        layout, places = part.grid.layout, {name: i for i, name in enumerate(part.order)}
-        totals = torch.zeros(len(places) + 1)
+        part, layout = self._part, self._part.grid.layout
+        places, totals = {name: i for i, name in enumerate(part.order)}, torch.zeros(len(part.order) + 1)
         totals[-1] = loss
-        for name in part.owned:
-            gradient = part.parameters[name].grad
-            norm = torch.linalg.vector_norm(cast(Tensor, gradient))
-            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-            if part.grid.replica == 0:
-                totals[places[name]] = norm
+        for name in part.owned if layout.sharded or part.grid.replica == 0 else []:
+            norm = torch.linalg.vector_norm(local(cast(Tensor, part.parameters[name].grad)))
+            totals[places[name]] = norm**2 if layout.sharded else norm
         dist.all_reduce(totals)
-        return totals[-1].item() / layout.replicas, torch.linalg.vector_norm(totals[:-1])
+        norms = totals[:-1].sqrt() if layout.sharded else totals[:-1]
+        return totals[-1].item() / layout.replicas, torch.linalg.vector_norm(norms)
 
 
 class _Precise(nn.Module):

@@ -64,7 +64,8 @@ class ParallelTrainer:
 
     Processes are started by the first round, and again by the first round after they died. Several trainers (other
     recipes, other layouts of as many processes) may take turns on the same `processes`. When `stop()` comes true a
-    round is given up after the step that it is in, and its processes are ended.
+    round is given up after the step that it is in, and its processes are ended; once `late()` is true, it ends with
+    the steps that it has, at least one. A trainer node says both for each of its rounds (`during`).
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class ParallelTrainer:
         device: str = "auto",
         threads: int = 1,
         stop: Callable[[], bool] = never,
+        late: Callable[[], bool] = never,
     ) -> None:
         if recipe.data == "private":
             raise LayoutError(
@@ -84,7 +86,8 @@ class ParallelTrainer:
             )
         self.recipe, self.rounds, self.layout = recipe, rounds, layout
         self.processes = processes or Processes(Hosts(here=layout.processes))
-        self._device, self._threads, self._stop = device, threads, stop
+        self._device, self._threads = device, threads
+        self._stop, self._late = stop, late
         self._held: dict[str, bytes] = {}
 
     def __enter__(self) -> ParallelTrainer:
@@ -101,6 +104,11 @@ class ParallelTrainer:
         gradient, inner = _folders(tensors, "gradient/", "inner/")
         memory.inner = inner
         return LocalRound(gradient, answer["losses"], len(answer["losses"]), answer["tokens"])
+
+    def during(self, stop: Callable[[], bool], late: Callable[[], bool]) -> ParallelTrainer:
+        """This trainer, with `stop` and `late` for the rounds to come, in place of those that it had."""
+        self._stop, self._late = stop, late
+        return self
 
     def advance(self, outer_gradient: Mapping[str, Tensor], lr: float, momentum: float) -> None:
         """Every stage takes the outer step on its own part of the state that it holds.
@@ -145,7 +153,7 @@ class ParallelTrainer:
             "device": self._device,
             "threads": self._threads,
         }
-        self.processes.ask(command)
+        self.processes.ask(command, None, self._stop)
         self.processes.serving = self
         log.info("processes ready", layout=str(self.layout), processes=self.layout.processes)
 
@@ -153,7 +161,7 @@ class ParallelTrainer:
         self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         self._begin()
-        return self.processes.ask(command, tensors, self._stop)
+        return self.processes.ask(command, tensors, self._stop, self._late)
 
 
 class Processes:
@@ -178,14 +186,16 @@ class Processes:
         command: Mapping[str, Any],
         tensors: Mapping[str, Tensor] | None = None,
         stop: Callable[[], bool] = never,
+        late: Callable[[], bool] = never,
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """One command and its answer. Raises what the processes say, WorkersFailed where they cannot say anything.
 
-        Raises TrainingStopped when `stop()` comes true before the answer is there.
+        Raises TrainingStopped when `stop()` comes true before the answer is there. Once `late()` is true, a round ends
+        with the steps that it has.
         """
         try:
             self._crew = self._crew or _Crew(self.hosts, self.timeout_s, self.start_s, stop)
-            answer, back = self._crew.ask(command, tensors, stop)
+            answer, back = self._crew.ask(command, tensors, stop, late)
         except BaseException:
             self.close()
             raise
@@ -225,19 +235,27 @@ class _Crew:
             listening.close()
 
     def ask(
-        self, command: Mapping[str, Any], tensors: Mapping[str, Tensor] | None, stop: Callable[[], bool]
+        self,
+        command: Mapping[str, Any],
+        tensors: Mapping[str, Tensor] | None,
+        stop: Callable[[], bool],
+        late: Callable[[], bool],
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Raises WorkersFailed when the processes are gone, or silent for longer than the timeout."""
         assert self._socket is not None
         try:
             self._socket.settimeout(self._timeout_s)
             send_frame(self._socket, command, tensors)
+            hurried = False
             while True:
                 answer, back = receive_frame(self._socket)
                 if "progress" not in answer:
                     return answer, back
                 if stop():
                     raise TrainingStopped("the round was given up", "start the node again")
+                if not hurried and late():
+                    hurried = True
+                    send_frame(self._socket, {"hurry": True})
         except TimeoutError as error:
             raise self._failed(f"said nothing for {self._timeout_s:.0f} s") from error
         except Disconnected as error:

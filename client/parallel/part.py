@@ -103,7 +103,7 @@ class Part:
 
     def keep(self, optimizer: optim.Optimizer) -> None:
         """Copies the inner optimizer's state into `inner`, `<parameter>/<slot>`."""
-        self.inner = {key: _local(value) for key, value in saved_state(optimizer, self.model).items()}
+        self.inner = {key: local(value) for key, value in saved_state(optimizer, self.model).items()}
 
     # Between whole tensors and what is here of them
 
@@ -111,12 +111,12 @@ class Part:
         """Overwrites the model's parameters that are here."""
         with torch.no_grad():
             for name, parameter in self.parameters.items():
-                _local(parameter).copy_(parameters[name])
+                local(parameter).copy_(parameters[name])
 
     def read(self) -> Tensors:
         """Copies of the model's parameters that are here, float32 on the CPU."""
         return {
-            name: _local(parameter).detach().to("cpu", torch.float32, copy=True)
+            name: local(parameter).detach().to("cpu", torch.float32, copy=True)
             for name, parameter in self.parameters.items()
         }
 
@@ -138,7 +138,7 @@ class Part:
     def _placed(self, name: str, here: Tensor) -> Tensor:
         parameter = self.parameters[name]
         value = here.to(self.grid.device, copy=True)
-        if not isinstance(parameter, DTensor) or here.shape != _local(parameter).shape or not here.dim():
+        if not isinstance(parameter, DTensor) or here.shape != local(parameter).shape or not here.dim():
             return value
         return DTensor.from_local(
             value,
@@ -214,7 +214,8 @@ def _shard(model: nn.Module, grid: Grid) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
+    """Of a sharded tensor this process's shard, of any other all of it."""
     return cast(Tensor, tensor.to_local()) if isinstance(tensor, DTensor) else tensor
 
 

@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import os
+import select
 import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -78,9 +79,7 @@ class Worker:
             send_frame(self._node, {"pids": pids})
         while True:
             fields, tensors = self._next()
-            if fields.get("do") == "end":
-                return
-            if not fields:
+            if "do" not in fields:  # no command, or a hurry that came too late
                 continue
             try:
                 answer, back = getattr(self, f"_{fields['do']}")(fields, tensors)
@@ -180,7 +179,8 @@ class Worker:
             optimizer.step()
             losses.append(loss)
             tokens += batch.targets.numel()
-            self._say({"step": step})
+            if not all_agree(not self._hurried(step)):
+                break
         part.keep(optimizer)
         return losses, tokens
 
@@ -189,10 +189,13 @@ class Worker:
             raise LayoutError("no recipe was given to the processes", "send begin first")
         return self._part
 
-    def _say(self, progress: dict[str, Any]) -> None:
-        """A sign of life for the node, which waits no longer than its timeout for the next."""
-        if self._node:
-            send_frame(self._node, {"progress": progress})
+    def _hurried(self, step: int) -> bool:
+        """Gives the node a sign of life after a step; whether the node has said meanwhile that the time is up."""
+        if self._node is None:
+            return False
+        send_frame(self._node, {"progress": step})
+        told, _, _ = select.select([self._node], [], [], 0)
+        return bool(told) and "hurry" in receive_frame(self._node)[0]
 
 
 def _together(make: Callable[[], Made]) -> Made:

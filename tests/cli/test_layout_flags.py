@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +22,7 @@ RECIPE = Recipe("earnest.client.tasks.shakespeare:Shakespeare", 4_000)
 def described(**flags: Any) -> ParallelTrainer:
     record = SimpleNamespace(params=SimpleNamespace(rounds=7))
     parts = SimpleNamespace(follower=SimpleNamespace(recipe=RECIPE, record=record))
-    return _several(LayoutFlags(**flags), cast(Any, parts), CPU, threading.Event())
+    return _several(LayoutFlags(**flags), cast(Any, parts), CPU)
 
 
 @pytest.mark.parametrize("flag", [("--micro-batch", "2"), ("--compile", "inductor")])

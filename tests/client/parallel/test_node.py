@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,12 @@ class Unlucky:
 
     parallel: ParallelTrainer
     killed: bool = False
+    bound: int = 0
+
+    def during(self, stop: Callable[[], bool], late: Callable[[], bool]) -> Unlucky:
+        self.bound += 1
+        self.parallel.during(stop, late)
+        return self
 
     def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
         if round == 1 and not self.killed:
@@ -54,3 +60,4 @@ def test_the_node_commits_to_the_bytes_of_a_single_process_and_outlives_its_work
     finally:
         processes.close()
     assert unlucky.killed
+    assert unlucky.bound == 3, "two rounds, one of them tried twice"

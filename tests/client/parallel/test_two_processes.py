@@ -220,6 +220,19 @@ def test_private_data_stays_in_one_process() -> None:
         ParallelTrainer(recipe, ROUNDS, Layout(stages=2))
 
 
+def test_a_round_that_is_late_ends_with_the_steps_that_it_has(processes: Processes) -> None:
+    recipe = shakespeare(steps=400)
+    many = range(400 * 8)
+    parallel = trainer(processes, recipe, "pp2").during(lambda: False, lambda: True)
+    found = parallel.train(start(recipe), many, 0, TrainerMemory())
+    assert 1 <= found.steps < 400
+    assert found.tokens == found.steps * 8 * 16
+    single = [parallel.train(start(recipe), many[:8], 0, TrainerMemory()) for _ in range(2)]
+    assert [round.steps for round in single] == [1, 1], "a hurry that comes too late hurries nobody"
+    again = parallel.during(lambda: False, lambda: False).train(start(recipe), many[:16], 0, TrainerMemory())
+    assert again.steps == 2
+
+
 def test_a_round_that_is_no_longer_wanted_is_given_up_between_two_steps(processes: Processes) -> None:
     recipe, asked = shakespeare(), []
 
