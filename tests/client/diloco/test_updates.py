@@ -76,6 +76,13 @@ def test_updates_are_the_same_on_one_thread_and_on_two() -> None:
     assert seen[0] == seen[1]
 
 
+def test_a_sixty_fourth_of_a_model_costs_less_than_a_two_hundredth_of_its_bytes() -> None:
+    spec = Spec((("a", (1800, 1800)), ("b", (60_000,))))
+    assert spec.size == 3_300_000
+    payload = make_codec(CodecChoice("topk-2bit", k=64), spec).encode(random_update(spec, 1)).payload
+    assert 200 * len(payload) < spec.dense_bytes
+
+
 # Bits
 
 
