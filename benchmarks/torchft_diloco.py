@@ -5,14 +5,16 @@ Needs `pip install -c requirements.lock -e '.[bench]'`. One process per replica,
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import multiprocessing as processes
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.multiprocessing.spawn import spawn
 
 from earnest.client.diloco.engine import step_rates
 from earnest.client.diloco.optimizers import inner_optimizer, set_rate
@@ -28,7 +30,7 @@ LIMIT_MS = 60_000
 
 
 def installed() -> bool:
-    return importlib.util.find_spec("torchft") is not None
+    return find_spec("torchft") is not None
 
 
 def run(
@@ -41,13 +43,12 @@ def run(
     rounds: int,
 ) -> tuple[list[float], int]:
     """Losses after each round, and the bytes that one replica contributed. Functions must be importable."""
-    from torchft.coordination import LighthouseServer
-
-    lighthouse = LighthouseServer("127.0.0.1:0", replicas, join_timeout_ms=LIMIT_MS)
+    coordination: Any = import_module("torchft.coordination")
+    lighthouse = coordination.LighthouseServer("127.0.0.1:0", replicas, join_timeout_ms=LIMIT_MS)
     results = processes.get_context("spawn").SimpleQueue()
     arguments = (lighthouse.address(), results, make_task, evaluate, samples, recipe, start, replicas, rounds)
     try:
-        processes.spawn(_replica, arguments, nprocs=replicas)
+        spawn(_replica, arguments, nprocs=replicas)
         return results.get()
     finally:
         lighthouse.shutdown()
@@ -65,17 +66,16 @@ def _replica(
     replicas: int,
     rounds: int,
 ) -> None:
-    from torchft import Manager, ProcessGroupGloo
-    from torchft.local_sgd import DiLoCo
-
+    torchft: Any = import_module("torchft")
+    local_sgd: Any = import_module("torchft.local_sgd")
     torch.set_num_threads(1)
     task, inner, outer = make_task(), recipe.inner, recipe.outer
     model = task.build_model(recipe.seed)
     layout = spec(State.start(read_parameters(model), 1.0))
     write_parameters(model, from_bytes(start, layout).parameters)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    manager = Manager(
-        pg=ProcessGroupGloo(),
+    manager = torchft.Manager(
+        pg=torchft.ProcessGroupGloo(),
         load_state_dict=model.load_state_dict,
         state_dict=model.state_dict,
         min_replica_size=replicas,
@@ -92,7 +92,7 @@ def _replica(
     optimizer = inner_optimizer(model, inner)
     nesterov = torch.optim.SGD(model.parameters(), lr=outer.lr, momentum=outer.momentum, nesterov=True)
     precision, losses = Precision(torch.device("cpu"), inner.precision), []
-    with DiLoCo(manager, [model], optimizer, nesterov, sync_every=inner.steps):
+    with local_sgd.DiLoCo(manager, [model], optimizer, nesterov, sync_every=inner.steps):
         for round in range(rounds):
             ids = samples(recipe.seed, round, rounds)[rank]
             rates = step_rates(recipe, round, rounds, inner.steps)

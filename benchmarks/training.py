@@ -1,6 +1,6 @@
 """The trainer against AllReduce: loss at equal tokens, bytes sent, idle time, and torchft's DiLoCo beside ours.
 
-`python benchmarks/training.py [--seeds 3] [--rounds 12] [--only NAME ...] [--results FILE]` trains a byte-level GPT of
+`python benchmarks/training.py [--seeds 3] [--rounds 10] [--only NAME ...] [--results FILE]` trains a byte-level GPT of
 3.2 M parameters on Shakespeare's plays with 8 trainers of H = 30 steps a round. Every method starts from the same
 model (one trainer's, PRETRAINING steps, as the DiLoCo paper starts from a pretrained one) and sees the same samples in
 the same rounds. Each finished (method, seed) is written to FILE at once; a second call goes on where the first stopped.
@@ -12,15 +12,19 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch import multiprocessing as processes
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import torchft_diloco
@@ -130,10 +134,10 @@ def evaluate(task: Shakespeare, state: State) -> float:
         return torch.cat([task.loss(model, batch) for batch in batches]).mean().item()
 
 
-def pretrained(task: Shakespeare, seed: int, cache: Path) -> State:
+def pretrained(seed: int, cache: Path) -> State:
     """The common start: one trainer's model after PRETRAINING steps with a full cosine."""
     inner = replace(INNER, steps=PRETRAINING, batch=PRETRAINING_BATCH, lr=2e-3, lr_warmup_steps=20)
-    recipe = replace(Method().recipe(seed), inner=inner)
+    task, recipe = make_task(), replace(Method().recipe(seed), inner=inner)
     start = State.start(read_parameters(task.build_model(seed)), UNCLIPPED)
     cache.mkdir(parents=True, exist_ok=True)
     file = cache / f"{recipe.hash().hex()[:16]}.safetensors"
@@ -151,9 +155,9 @@ def pretrained(task: Shakespeare, seed: int, cache: Path) -> State:
 # DiLoCo and its relatives: the trainer's own functions, without a chain
 
 
-def run_diloco(task: Shakespeare, name: str, seed: int, start: State, rounds: int) -> Result:
+def run_diloco(name: str, seed: int, start: State, rounds: int) -> Result:
     """Every trainer's rounds one after the other; canonical states exactly as a run's nodes reach them."""
-    recipe = METHODS[name].recipe(seed)
+    task, recipe = make_task(), METHODS[name].recipe(seed)
     codec = make_codec(recipe.codec, spec(start))
     memories = [TrainerMemory() for _ in range(TRAINERS)]
     pending: list[Update | None] = [None] * TRAINERS
@@ -190,18 +194,14 @@ def _next(recipe: Recipe, state: State, updates: Sequence[Update]) -> State:
 def run_allreduce(seed: int, start: State, rounds: int) -> Result:
     """Eight processes; each step averages everybody's float32 gradients."""
     results = processes.get_context("spawn").SimpleQueue()
-    store = Path(f"build/rendezvous-{time.monotonic_ns()}").resolve()
-    store.parent.mkdir(exist_ok=True)
-    arguments = (str(store), seed, to_bytes(start), rounds, results)
-    try:
-        processes.spawn(_worker, arguments, nprocs=TRAINERS)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (f"{folder}/rendezvous", seed, to_bytes(start), rounds, results)
+        spawn(_worker, arguments, nprocs=TRAINERS)
         losses, sent = results.get()
-    finally:
-        store.unlink(missing_ok=True)
     return Result(ALLREDUCE, seed, losses, sent, rounds * STEPS)
 
 
-def _worker(rank: int, store: str, seed: int, start: bytes, rounds: int, results: object) -> None:
+def _worker(rank: int, store: str, seed: int, start: bytes, rounds: int, results: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=TRAINERS)
     task, recipe = make_task(), Method().recipe(seed)
@@ -228,16 +228,16 @@ def _worker(rank: int, store: str, seed: int, start: bytes, rounds: int, results
             losses.append(evaluate(task, State.start(read_parameters(model), UNCLIPPED)))
         dist.barrier()
     if rank == 0:
-        results.put((losses, counter[0]))  # type: ignore[attr-defined]
+        results.put((losses, counter[0]))
     dist.destroy_process_group()
 
 
-def _counting_allreduce(counter: list[int], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _counting_allreduce(counter: list[int], bucket: Any) -> torch.futures.Future[Tensor]:
     """DDP's own mean, with the bytes counted that a worker contributes (a ring sends up to twice as many)."""
     buffer = bucket.buffer().div_(TRAINERS)
     counter[0] += buffer.numel() * buffer.element_size()
-    future = dist.all_reduce(buffer, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])
+    work: Any = dist.all_reduce(buffer, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
 
 
 def run_torchft(seed: int, start: State, rounds: int) -> Result:
@@ -253,30 +253,28 @@ def make_task() -> Shakespeare:
 # Results
 
 
-def play(methods: Sequence[str], seeds: int, rounds: int, file: Path) -> list[Result]:
-    """Plays what is not in `file` yet, seed by seed, and writes each result down at once."""
-    task = make_task()
+def play(methods: Sequence[str], seeds: int, rounds: int, file: Path, jobs: int) -> list[Result]:
+    """Plays what is not in `file` yet, `jobs` methods at a time, and writes each result down at once."""
     known = {(one.method, one.seed): one for one in read_results(file, rounds)}
-    for seed in range(seeds):
-        start = pretrained(task, seed, file.parent / "pretrained")
-        for name in methods:
-            if (name, seed) in known:
-                continue
-            began = time.perf_counter()
-            if name == ALLREDUCE:
-                result = run_allreduce(seed, start, rounds)
-            elif name == TORCHFT:
-                result = run_torchft(seed, start, rounds)
-            else:
-                result = run_diloco(task, name, seed, start, rounds)
-            known[name, seed] = result
+    wanted = [(name, seed) for seed in range(seeds) for name in methods if (name, seed) not in known]
+    cache = file.parent / "pretrained"
+    with ProcessPoolExecutor(jobs, processes.get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        list(pool.map(pretrained, sorted({seed for _, seed in wanted}), repeat(cache)))
+        for done in as_completed(pool.submit(play_one, *one, rounds, cache) for one in wanted):
+            result = done.result()
+            known[result.method, result.seed] = result
             write_results(file, rounds, list(known.values()))
-            spent = time.perf_counter() - began
-            print(
-                f"  {name}, seed {seed}: {evaluate(task, start):.4f} -> {result.losses[-1]:.4f}  {spent:.0f} s",
-                flush=True,
-            )
-    return list(known.values())
+            print(f"  {result.method}, seed {result.seed}: {result.losses[-1]:.4f}", flush=True)
+    return [known[name, seed] for name in methods for seed in range(seeds)]
+
+
+def play_one(name: str, seed: int, rounds: int, cache: Path) -> Result:
+    start = pretrained(seed, cache)
+    if name == ALLREDUCE:
+        return run_allreduce(seed, start, rounds)
+    if name == TORCHFT:
+        return run_torchft(seed, start, rounds)
+    return run_diloco(name, seed, start, rounds)
 
 
 def read_results(file: Path, rounds: int) -> list[Result]:
@@ -366,15 +364,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--only", nargs="*", default=[ALLREDUCE, *METHODS, TORCHFT], help="methods to play")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="methods that are played at a time, one thread each"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if TORCHFT in options.only and not torchft_diloco.installed():
         print("torchft is not installed: pip install -c requirements.lock -e '.[bench]'")
         options.only.remove(TORCHFT)
     torch.set_num_threads(1)
-    results = play(options.only, options.seeds, options.rounds, options.results)
+    results = play(options.only, options.seeds, options.rounds, options.results, options.jobs)
     parameters = sum(p.numel() for p in make_task().build_model(0).parameters())
     table = rows(results, parameters, options.rounds)
     show(table, parameters, options.rounds)
