@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from earnest.client.party import Party
     from earnest.client.record import SeatRecord
 
-    Make = Callable[["AtWork", threading.Event], Node]
+    Make = Callable[["AtWork"], Node]
 
 trainer, validator = make_group("trainer"), make_group("validator")
 NODE, ALONE = NodeFlags(), LayoutFlags()
@@ -124,7 +124,7 @@ def start_trainer(
         raise UsageError("--micro-batch and --compile are for one process", "write -mb4 in the --layout")
     ending = ExitStack()
 
-    def make(at_work: AtWork, stop: threading.Event) -> Node:
+    def make(at_work: AtWork) -> Node:
         from earnest.client.diloco.engine import Machine  # torch: not for a command that is refused
         from earnest.client.tasks.own import load_private
         from earnest.client.trainer import TrainerNode
@@ -148,9 +148,7 @@ def start_trainer(
         return _run_node(run, Role.TRAINER, owner, poll, patience, flags, make)
 
 
-def _several(
-    flags: LayoutFlags, parts: NodeParts, machine: Machine, stop: threading.Event
-) -> ParallelTrainer:
+def _several(flags: LayoutFlags, parts: NodeParts, machine: Machine) -> ParallelTrainer:
     """The processes that the flags describe. Raises LayoutError, UsageError."""
     from earnest.client.parallel import Hosts, Layout, ParallelTrainer, Processes
 
@@ -225,7 +223,7 @@ def start_validator(
         Seconds that others get to settle first.
     """
 
-    def make(at_work: AtWork, _: threading.Event) -> Node:
+    def make(at_work: AtWork) -> Node:
         from earnest.validator.node import ValidatorNode  # torch: not for a command that is refused
 
         return ValidatorNode(at_work.parts, at_work.files.task, patience=patience)
@@ -252,7 +250,7 @@ def _run_node(
             parts, files = party.follow(run, lambda: session.world.random(32))
             seat = parts.follower.record.seats[role].get(held.seat)
             _register(session, party, run, held, url, seat)
-            node = make(AtWork(session, party, parts, files), stop)
+            node = make(AtWork(session, party, parts, files))
             from earnest.client.node import run_forever
 
             session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {account}")
