@@ -330,15 +330,10 @@ def _policy_of(run: uint256, policy: IAttestationRegistry.Policy) -> bytes32:
 def _check_sender(run: uint256, trainer: address):
     if msg.sender == trainer:
         return
-    role: uint256 = 0
-    seat: uint256 = 0
-    role, seat = staticcall ITrainingRuns(RUNS).seat_of(run, trainer)
-    operator: address = empty(address)
-    if role == TRAINER:
-        held: ITrainingRuns.Seat = staticcall ITrainingRuns(RUNS).seat_at(run, TRAINER, seat, NEWEST_ROUND)
-        if held.owner == trainer:
-            operator = held.operator
-    assert msg.sender == operator, "attestation: not the trainer"
+    # No seat reads as seat 0, and a validator's index as a trainer's: then the owner is another.
+    seat: uint256 = (staticcall ITrainingRuns(RUNS).seat_of(run, trainer))[1]
+    held: ITrainingRuns.Seat = staticcall ITrainingRuns(RUNS).seat_at(run, TRAINER, seat, NEWEST_ROUND)
+    assert held.owner == trainer and held.operator == msg.sender, "attestation: not the trainer"
 
 
 @internal

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from random import Random
 from typing import Any
 
 import dcap_qvl
@@ -171,6 +172,33 @@ def test_every_td_attribute_gets_the_verifiers_verdict(registry: Contract) -> No
             refused.append(bit)
         assert on_chain == verifies(assembled(quote), collateral, VENDOR.root_der, TRUSTED_AT), bit
     assert refused == [*range(16), 17, 23, 24, 25, 26, 28, 29, *range(32, 62)]
+
+
+def test_a_quoting_enclave_says_nothing_but_the_hash(registry: Contract) -> None:
+    """Stricter than the verifier: Intel's enclave leaves the second half of its report data zero."""
+    for at in (352, 383):
+        quote, _ = Crooked(VENDOR, qe=((at, 1),)).signed_again()
+        with reverts("attestation: key not certified"):
+            check(registry, quote)
+
+
+@pytest.mark.parametrize("kind", ["tdx4", "tdx5", "sgx3"])
+def test_every_field_is_read_from_where_the_parser_reads_it(registry: Contract, kind: QuoteKind) -> None:
+    """Bodies of random bytes, but for those that must be zero."""
+    quote = quote_of(SimulatedAttester(VENDOR, format=kind), bytes(64))
+    key = VENDOR.key("quoting sgx 0" if kind == "sgx3" else "quoting tdx 0")
+    for seed in range(20):
+        body = bytearray(Random(seed).randbytes(len(quote.body)))
+        if quote.tee == "sgx":
+            body[48] &= ~2
+        else:
+            body[64:120], body[120:128] = bytes(56), quote.attributes
+            body[600:] = bytes(len(body[600:]))
+        signed = quote.signed[: -len(body)] + bytes(body)
+        made = replace(quote, body=bytes(body), signed=signed, signature=raw_signature(key, signed))
+        said = claims(made)
+        expected = (said.workload, said.platform, said.pck, said.quote, said.binding, said.extra)
+        assert tuple(check(registry, made)) == expected
 
 
 # Evidence that was put together wrongly.

@@ -141,6 +141,19 @@ def test_nobody_registers_for_an_account_without_a_seat(attested: AttestedRun) -
             attested.send(replace(registration, trainer=other), evidence, attested.run.trainers[0])
 
 
+def test_an_operator_registers_for_its_own_owner_only(attested: AttestedRun) -> None:
+    """Also not for a validator, whose seat has the same index."""
+    operator = account("operator")
+    attested.run.system.runs.set_operator(attested.run.id, 1, 0, operator, sender=attested.run.trainers[0])
+    with attested.evm.anchor():
+        attested.run.join_validators([10**9])
+        registration, evidence = attested.attempt()
+        for other in (attested.run.validators[0], attested.run.trainers[1], STRANGER):
+            with reverts("attestation: not the trainer"):
+                attested.send(replace(registration, trainer=other), evidence, operator)
+        attested.send(registration, evidence, operator)
+
+
 def test_a_run_without_attestation_takes_no_key() -> None:
     parts = system()
     install_p256(parts.evm)
@@ -476,6 +489,13 @@ def test_the_floor_only_rises(attested: AttestedRun) -> None:
     assert attested.registry.denied(policy.hash(), b"\xff" * 32)
     with reverts("attestation: floor not higher"):
         attested.registry.raise_floor(policy, 2**32, sender=GUARDIAN)
+
+
+def test_a_raised_floor_leaves_the_deny_list_as_it_was(attested: AttestedRun) -> None:
+    attested.registry.deny(attested.policy, entries()["platform"], sender=GUARDIAN)
+    attested.registry.raise_floor(attested.policy, 5, sender=GUARDIAN)
+    with reverts("attestation: platform denied"):
+        attested.register()
 
 
 def test_a_key_with_nothing_against_it_stays(attested: AttestedRun) -> None:
