@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from earnest.cli.adversaries import ATTACKS, Forgery
+from earnest.cli.attest import LOUD
 from earnest.cli.enclaves import CHEATS, Cheat, demo_policy, enclave
 from earnest.client.attestation.policy import PolicyFile
 from earnest.client.bundle import RunFiles, publish
@@ -222,6 +223,7 @@ class Demo:
         rules = self.policy.policy
         return {
             "simulated": True,
+            "warning": LOUD,
             "root": self.policy.root_name,
             "root_id": rules.root_id.hex(),
             "policy": self.policy.hash.hex(),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from earnest.cli.attest import LOUD
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, console
@@ -20,10 +21,11 @@ Attack = Literal["none", "sign-flip", "noise", "zero", "copy", "stale", "scaled"
 
 def demo(
     *,
-    attack: Attack = "sign-flip",
+    verification: Literal["incentive", "attested"] = "incentive",
+    attack: Attack | None = None,
     lying_validator: Annotated[bool, Parameter(negative="")] = False,
-    rounds: int = 6,
-    trainers: int = 4,
+    rounds: int | None = None,
+    trainers: int | None = None,
     validators: int = 3,
     codec: Literal["dense-bf16", "topk-2bit"] = "dense-bf16",
     seed: int = 0,
@@ -39,14 +41,17 @@ def demo(
 
     Parameters
     ----------
+    verification
+        attested: only what an enclave signed counts, and the last three trainers cheat with theirs: one swaps its code,
+        one shows an old quote, one submits what its enclave did not compute. The enclaves are SIMULATED.
     attack
-        What the last trainer does instead of honest work.
+        What the last trainer does instead of honest work, where verification is by incentives (default: sign-flip).
     lying_validator
         Let the last validator turn its scores upside down.
     rounds
-        Rounds to play.
+        Rounds to play (default: 6; attested 4).
     trainers
-        Trainers, at least 2.
+        Trainers, at least 2; attested 5, three of which cheat (default: 4; attested 6).
     validators
         Validators.
     codec
@@ -59,19 +64,33 @@ def demo(
         Log what the nodes do to stderr.
     """
     from earnest.cli.demo import DemoOptions, set_up
-    from earnest.cli.demo_view import draw, round_table, show
+    from earnest.cli.demo_view import draw, keys_table, round_table, show
 
-    if rounds < 1 or trainers < 2 or not 1 <= validators <= 16 or seed < 0:
-        raise UsageError("the demo needs a round, two trainers and 1 to 16 validators", "correct the numbers")
-    options = DemoOptions(output, seed, attack, lying_validator, codec, rounds, trainers, validators)
+    attested = verification == "attested"
+    if attested and attack is not None:
+        raise UsageError("the attested demo has its own three cheats", "leave --attack out")
+    rounds, trainers = _or(rounds, 4 if attested else 6), _or(trainers, 6 if attested else 4)
+    least = 5 if attested else 2
+    if rounds < 1 or trainers < least or not 1 <= validators <= 16 or seed < 0:
+        raise UsageError(
+            f"the demo needs a round, {least} trainers and 1 to 16 validators", "correct the numbers"
+        )
+    attack = "none" if attested else attack or "sign-flip"
+    options = DemoOptions(
+        output, seed, attack, lying_validator, codec, rounds, trainers, validators, attested
+    )
     with Session(flags) as session, ExitStack() as stack:
         _quiet(session, verbose)
         output.mkdir(parents=True, exist_ok=True)
+        if attested:
+            session.notice(LOUD)
         progress = stack.enter_context(_Progress(session, rounds))
         out = None if flags.json else console(session.world.stdout)
 
         def on_round(report: dict[str, Any]) -> None:
             progress.closed(report["round"])
+            if out is not None and report["round"] == 0 and (found := demo_world.attestation()):
+                out.print(keys_table(found))
             if out is not None:
                 out.print(round_table(report, report["dense_bytes"]))
 
@@ -85,6 +104,10 @@ def demo(
         return Answer(result | {"picture": str(picture)})
     show(out, result, picture)
     return None
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given
 
 
 def _quiet(session: Session, verbose: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,37 @@ def tokens(wei: str | int) -> str:
     return f"{int(wei) / TOKEN:,.2f}"
 
 
+def keys_table(attestation: dict[str, Any]) -> Group:
+    """Whose machines an attested run takes, and what the registry said to each trainer's key."""
+    table = Table()
+    for heading in ("trainer", "what it does", "what the registry said"):
+        table.add_column(heading)
+    for one in attestation["keys"]:
+        refused = "; ".join(one["refused"])
+        told = f"refused: {refused}" if refused else f"registered {one['key'][:10]}.."
+        table.add_row(one["name"], one["told"], told, style="red" if one["cheat"] else None)
+    return Group(
+        Text(attestation["warning"], style="bold white on red"),
+        Text(f"Root {attestation['root']}, id 0x{attestation['root_id']}"),
+        Text("Enclave keys", style="bold"),
+        table,
+    )
+
+
 def round_table(report: dict[str, Any], dense_bytes: int) -> Group:
-    """One round: what each trainer's update was judged to be, what it was paid, and its bond after."""
+    """One round: what each trainer's update was judged to be, what it was paid, and its bond after.
+
+    In an attested run, instead of the bond, who refused what and why.
+    """
     trial = ", a trial that is not paid" if report["trial"] else ""
     title = f"Round {report['round']}{trial}: held-out loss {report['loss']:.3f} nats per byte"
     if report["update_bytes"]:
         title += f", {report['update_bytes']:,} bytes an update ({dense_bytes / report['update_bytes']:.0f} x smaller)"
+    reasons: dict[str, list[str]] | None = report.get("reasons")
+    last = "bond" if reasons is None else "refused, and why"
     table = Table()
-    for heading in ("trainer", "verdict", "weight", "pay", "bond"):
-        table.add_column(heading, justify="left" if heading in ("trainer", "verdict") else "right")
+    for heading in ("trainer", "verdict", "weight", "pay", last):
+        table.add_column(heading, justify="right" if heading in ("weight", "pay", "bond") else "left")
     for name, verdict in report["verdicts"].items():
         style = None if verdict in ("accepted", "absent") else "red"
         table.add_row(
@@ -35,7 +58,7 @@ def round_table(report: dict[str, Any], dense_bytes: int) -> Group:
             verdict.replace("_", " "),
             f"{report['weights'][name] / 65_535:.3f}",
             tokens(report["pay_wei"][name]),
-            tokens(report["bonds_wei"][name]),
+            tokens(report["bonds_wei"][name]) if reasons is None else "\n".join(reasons[name]),
             style=style,
         )
     return Group(Text(title, style="bold"), table)
@@ -49,7 +72,7 @@ def summary_table(result: dict[str, Any]) -> Table:
     for one in result["participants"]:
         table.add_row(
             one["name"],
-            "yes" if one["honest"] else "no",
+            "yes" if one["honest"] else one["cheat"] or "no",
             tokens(one["bond_start_wei"]),
             tokens(one["bond_end_wei"]),
             tokens(one["earned_wei"]),
@@ -73,8 +96,11 @@ def last_line(result: dict[str, Any]) -> str:
     for one in everyone:
         if not one["honest"]:
             lost = int(one["bond_start_wei"]) - int(one["bond_end_wei"])
-            what = f"{result['attack']} trainer" if one["role"] == "trainer" else "lying validator"
+            cheat = one["cheat"] or result["attack"]
+            what = f"{cheat} trainer" if one["role"] == "trainer" else "lying validator"
             text += f"; the {what} earned {tokens(one['earned_wei'])} and lost {tokens(lost)} of its bond"
+    if (attestation := result["attestation"]) is not None:
+        text += f". Every attestation was SIMULATED, under root 0x{attestation['root_id'][:8]}.."
     root = result["final_state_root"]
     return (
         f"{text}. All {len(result['state_roots'])} nodes hold the same final state, {root}."
@@ -98,7 +124,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     rounds = result["rounds"]
-    trainers = [one for one in result["participants"] if one["role"] == "trainer"]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
 
     steps = range(len(rounds) + 1)
@@ -113,23 +138,35 @@ def draw(result: dict[str, Any], path: Path) -> None:
     )
     left.set(title="Held-out loss of the shared model", xlabel="rounds", ylabel="nats per byte")
 
-    for colour, one in zip(COLOURS, trainers, strict=False):
-        name, start = one["name"], int(one["bond_start_wei"])
-        bonds = [start, *(int(r["bonds_wei"][name]) for r in rounds), int(one["bond_end_wei"])]
-        label = name if one["honest"] else f"{name} ({result['attack']})"
-        right.plot(
-            range(len(bonds)),
-            [bond / TOKEN for bond in bonds],
-            "o-",
-            color=colour if one["honest"] else CHEAT,
-            label=label,
-            markersize=4,
-        )
-    right.set(
-        title="Trainers' bonds", xlabel="rounds (last point: after the contest window)", ylabel="tokens"
-    )
-    right.legend(frameon=False, fontsize=8)
+    _draw_money(right, result)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def _draw_money(axes: Any, result: dict[str, Any]) -> None:
+    """Every trainer's bond over the run; of an attested run, where no bond moves, its pay."""
+    attested, rounds = result["attestation"] is not None, result["rounds"]
+    trainers = [one for one in result["participants"] if one["role"] == "trainer"]
+    for number, one in enumerate(trainers):
+        name, start = one["name"], int(one["bond_start_wei"])
+        if attested:
+            paid = accumulate((int(r["pay_wei"][name]) for r in rounds), initial=0)
+            points = list(paid)
+        else:
+            points = [start, *(int(r["bonds_wei"][name]) for r in rounds), int(one["bond_end_wei"])]
+        axes.plot(
+            range(len(points)),
+            [point / TOKEN for point in points],
+            "o-",
+            color=COLOURS[number % len(COLOURS)] if one["honest"] else CHEAT,
+            label=name if one["honest"] else f"{name} ({one['cheat'] or result['attack']})",
+            markersize=4,
+        )
+    if attested:
+        axes.set(title="Trainers' pay; SIMULATED attestation", xlabel="rounds", ylabel="tokens")
+    else:
+        title, label = "Trainers' bonds", "rounds (last point: after the contest window)"
+        axes.set(title=title, xlabel=label, ylabel="tokens")
+    axes.legend(frameon=False, fontsize=8)
