@@ -36,7 +36,12 @@ def test_names_its_partners_and_version(contracts: System) -> None:
 
 def test_refuses_to_be_wired_to_nothing(contracts: System) -> None:
     nobody, no_code = "0x" + "00" * 20, account("nobody")
-    good = [contracts.settlement.address, contracts.vault.address, contracts.terms.address, contracts.registry]
+    good = [
+        contracts.settlement.address,
+        contracts.vault.address,
+        contracts.terms.address,
+        contracts.registry,
+    ]
     for place, bad in enumerate((nobody, no_code, no_code, nobody)):
         with refused("runs: bad wiring"):
             contracts.evm.deploy("TrainingRuns", *good[:place], bad, *good[place + 1 :])
