@@ -83,7 +83,7 @@ def test_an_adaptive_recipe_keeps_its_limits():
 
 def test_a_trainer_is_judged_only_on_what_the_fewest_steps_cover():
     codec = CodecChoice("topk-2bit", k_min=8, energy=0.9)
-    with pytest.raises(ValueError, match="scoring.own exceeds"):
+    with pytest.raises(ValueError, match=r"scoring\.own exceeds"):
         replace(RECIPE, codec=codec, inner=Inner(steps_min=31))
 
 
