@@ -64,6 +64,8 @@ def compare(current: Sequence[Published], earlier: Sequence[Published]) -> dict[
     Seats without anything to be compared with are left out. A trainer's own earlier updates are not asked: it
     may resemble itself, and a replay of itself shows in the margin.
     """
+    if not current:
+        return {}
     everyone = [*earlier, *current]
     if any(one.update.indices is not None for one in current):
         table = np.array([[index_overlap(a.update, b.update) for b in everyone] for a in current])

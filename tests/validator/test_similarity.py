@@ -162,6 +162,11 @@ def test_a_trainers_own_earlier_update_is_no_likeness():
     assert compare(now, earlier)[4].value < 0.3
 
 
+def test_a_round_without_updates_has_no_likeness():
+    assert compare([], []) == {}
+    assert compare([], [published(dense(noise(1)), round_=2)]) == {}
+
+
 def test_the_first_to_commit_has_nobody_to_be_like():
     assert 0 not in compare([published(dense(honest(1)), 0), published(dense(honest(2)), 1)], [])
 
