@@ -177,7 +177,7 @@ class Demo:
                 m.name: seat in record.round(round).attested for seat, m in enumerate(self._trainers())
             },
             "reasons": {
-                m.name: [*self._refused(m, round), *self._reasons(round, seat)]
+                m.name: [*self._refused(m, None), *self._refused(m, round), *self._reasons(round, seat)]
                 for seat, m in enumerate(self._trainers())
             },
         }

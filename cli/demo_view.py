@@ -93,12 +93,7 @@ def last_line(result: dict[str, Any]) -> str:
         f"{len(result['rounds'])} rounds; {len(honest)} honest trainers earned {tokens(earned)} on average and "
         + ("lost no bond" if kept else "lost some bond")
     )
-    for one in everyone:
-        if not one["honest"]:
-            lost = int(one["bond_start_wei"]) - int(one["bond_end_wei"])
-            cheat = one["cheat"] or result["attack"]
-            what = f"{cheat} trainer" if one["role"] == "trainer" else "lying validator"
-            text += f"; the {what} earned {tokens(one['earned_wei'])} and lost {tokens(lost)} of its bond"
+    text += "".join(_cheat_told(one, result["attack"]) for one in everyone if not one["honest"])
     if (attestation := result["attestation"]) is not None:
         text += f". Every attestation was SIMULATED, under root 0x{attestation['root_id'][:8]}.."
     root = result["final_state_root"]
@@ -107,6 +102,14 @@ def last_line(result: dict[str, Any]) -> str:
         if agreed
         else text + "."
     )
+
+
+def _cheat_told(one: dict[str, Any], attack: str) -> str:
+    lost = int(one["bond_start_wei"]) - int(one["bond_end_wei"])
+    who = f"{attack} trainer" if one["role"] == "trainer" else "lying validator"
+    if one["cheat"]:
+        who = f"trainer with the {one['cheat']}"
+    return f"; the {who} earned {tokens(one['earned_wei'])} and lost {tokens(lost)} of its bond"
 
 
 def show(console: Console, result: dict[str, Any], picture: Path) -> None:

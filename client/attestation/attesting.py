@@ -132,7 +132,7 @@ class Attesting:
 
     def _note(self, round: int | None, error: EarnestError | OSError) -> None:
         cause, fix = getattr(error, "cause", str(error)), getattr(error, "fix", "")
-        log.error(
+        log.warning(
             "not attested" if round is not None else "no enclave key", round=round, cause=cause, fix=fix
         )
         trouble = Trouble(round, cause, error.reason if isinstance(error, Reverted) else "")
