@@ -46,7 +46,7 @@ TASK = {"layers": 4, "width": 256, "heads": 4, "context": 64}
 INNER = Inner(
     steps=STEPS,
     batch=BATCH,
-    lr=1e-3,
+    lr=5e-4,
     lr_schedule="cosine",
     betas=(0.9, 0.95),
     weight_decay=0.1,
@@ -83,7 +83,7 @@ class Method:
 
 
 SPARSE = Outer(0.8, 0.0, "contributor-mean")
-TOPK = CodecChoice("topk-2bit", k=64, error_feedback=0.95)
+TOPK = CodecChoice("topk-2bit", k=1024, chunk=65_536, error_feedback=0.95)
 LOWRANK = CodecChoice("lowrank-int4", rank=8, error_feedback=0.95)
 LATE = Outer(0.4, 0.9)
 METHODS: dict[str, Method] = {
@@ -91,9 +91,9 @@ METHODS: dict[str, Method] = {
     "int8": Method(CodecChoice("int8", error_feedback=1.0)),
     "topk-2bit": Method(TOPK, SPARSE),
     "topk-2bit, mean over all": Method(TOPK, replace(SPARSE, lr=3.0, aggregation="mean")),
-    "topk-2bit, adaptive": Method(replace(TOPK, k_min=32, energy=0.1), SPARSE),
+    "topk-2bit, adaptive": Method(replace(TOPK, k_min=512, k=1280, energy=0.105), SPARSE),
     "lowrank-int4": Method(LOWRANK),
-    "lowrank-int4, adaptive": Method(replace(LOWRANK, rank_min=4, energy=0.5)),
+    "lowrank-int4, adaptive": Method(replace(LOWRANK, rank_min=4, rank=12, energy=0.24)),
     "delayed": Method(outer=LATE, overlap="delayed"),
     "eager": Method(outer=LATE, overlap="eager"),
 }
