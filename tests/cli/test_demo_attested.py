@@ -1,0 +1,100 @@
+"""The attested demo: three cheats are refused, each with its reason; the honest earn; nobody loses bond for it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from earnest.cli import demo
+from earnest.cli.attest import LOUD
+from earnest.cli.demo_view import keys_table, last_line, round_table, summary_table
+from earnest.client.attestation.roots import SIMULATED_ROOT_ID
+from earnest.client.tasks.shakespeare import demo_recipe
+from earnest.protocol.recipe import Recipe
+from tests.cli.conftest import Result
+
+Cli = Callable[..., Result]
+HONEST, SWAPPED, OLD, OTHER = ("trainer-0", "trainer-1"), "trainer-2", "trainer-3", "trainer-4"
+UNATTESTED = "not attested: the reveal was not attested"
+REASONS = {
+    SWAPPED: ["attestation: workload not allowed", UNATTESTED],
+    OLD: ["attestation: not bound to this key", UNATTESTED],
+    OTHER: ["runs: wrong enclave signature", UNATTESTED],
+}
+
+
+def short_recipe(codec: str, trainers: int, seed: int) -> Recipe:
+    """The demo's, with a fraction of the training and of the judging."""
+    recipe = demo_recipe(codec, trainers, seed)
+    scoring = replace(recipe.scoring, held_out=recipe.scoring.held_out // 3, own=64)
+    return replace(recipe, inner=replace(recipe.inner, steps=10, batch=8), scoring=scoring)
+
+
+@pytest.mark.timeout(600)
+def test_the_attested_demo_refuses_every_cheat_and_says_why(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "demo_recipe", short_recipe)
+    size = ["--rounds", "2", "--trainers", "5", "--validators", "1"]
+    result = cli("demo", "--verification", "attested", *size, "--output", str(tmp_path), "--json")
+    assert result.code == 0, result.err
+    assert LOUD in result.err
+    document = result.document
+    assert_refused(document)
+    assert_paid(document)
+    assert Path(document["picture"]).read_bytes().startswith(b"\x89PNG")
+    shown = show(document)
+    for reason in {reason for reasons in REASONS.values() for reason in reasons}:
+        assert reason in shown
+    assert LOUD in shown
+    assert f"0x{SIMULATED_ROOT_ID.hex()}" in shown
+
+
+def assert_refused(document: dict[str, Any]) -> None:
+    attestation = document["attestation"]
+    assert attestation["root_id"] == SIMULATED_ROOT_ID.hex()
+    assert attestation["warning"] == LOUD
+    keys = {one["name"]: one for one in attestation["keys"]}
+    assert {name for name, one in keys.items() if one["key"]} == {*HONEST, OTHER}
+    assert {keys[name]["workload"] for name in (*HONEST, OTHER)} == set(attestation["workloads"])
+    assert len({keys[name]["platform"] for name in (*HONEST, OTHER)}) == 3
+    for played in document["rounds"]:
+        assert played["reasons"] == {name: REASONS.get(name, []) for name in keys}
+        assert played["attested"] == {name: name in HONEST for name in keys}
+        assert {name for name, told in played["verdicts"].items() if told == "not_counted"} == set(REASONS)
+
+
+def assert_paid(document: dict[str, Any]) -> None:
+    people = {one["name"]: one for one in document["participants"]}
+    assert {name for name, one in people.items() if not one["honest"]} == set(REASONS)
+    assert all(int(people[name]["earned_wei"]) > 0 for name in HONEST)
+    assert all(one["bond_end_wei"] == one["bond_start_wei"] for one in people.values())
+    assert [int(people[name]["earned_wei"]) for name in REASONS] == [0, 0, 0]
+    assert document["burned_wei"] == "0"
+    assert document["final_loss"] < document["initial_loss"]
+    assert set(document["state_roots"].values()) == {document["final_state_root"]}
+
+
+def show(document: dict[str, Any]) -> str:
+    """What somebody without --json sees."""
+    console = Console(file=io.StringIO(), width=200)
+    console.print(keys_table(document["attestation"]))
+    for played in document["rounds"]:
+        console.print(round_table(played, played["dense_bytes"]))
+    console.print(summary_table(document))
+    console.print(last_line(document))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--attack", "noise"], ["--trainers", "4"]], ids=["another attack", "too few to cheat"]
+)
+def test_what_the_attested_demo_cannot_play_is_a_usage_error(wrong: list[str], cli: Cli) -> None:
+    assert cli("demo", "--verification", "attested", *wrong, "--json").code == 2
