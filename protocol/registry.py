@@ -41,7 +41,8 @@ class Record:
 
 
 def bond_units(wei: int) -> int:
-    return -(-wei // BOND_UNIT)
+    """Rounded up, as far as 56 bits go."""
+    return min(-(-wei // BOND_UNIT), (1 << 56) - 1)
 
 
 @dataclass

@@ -380,6 +380,7 @@ ONE_AND_MORE = bytes.fromhex("600160005260406000f3")
 ONE_BYTE = bytes.fromhex("6001600053600160 00f3".replace(" ", ""))
 TWO = bytes.fromhex("600260005260206000f3")
 REVERTS = bytes.fromhex("60006000fd")
+REVERTS_WITH_ONE = bytes.fromhex("600160005260206000fd")
 
 
 def test_a_chain_on_which_every_signature_passes_is_refused(evm: Evm, genuine: Quote) -> None:
@@ -389,7 +390,7 @@ def test_a_chain_on_which_every_signature_passes_is_refused(evm: Evm, genuine: Q
         check(registry, genuine)
 
 
-@pytest.mark.parametrize("code", [ONE_AND_MORE, ONE_BYTE, TWO, REVERTS])
+@pytest.mark.parametrize("code", [ONE_AND_MORE, ONE_BYTE, TWO, REVERTS, REVERTS_WITH_ONE])
 def test_only_one_word_of_one_is_a_yes(evm: Evm, genuine: Quote, code: bytes) -> None:
     install_p256(evm, code)
     registry = evm.deploy("AttestationRegistry", *ADDRESSES)

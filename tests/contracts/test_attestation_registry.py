@@ -371,6 +371,17 @@ def test_bonds_count_in_units_rounded_up() -> None:
         made.register(2, key="third")  # nothing stands any more, so nothing counts
 
 
+def test_the_largest_bond_there_is_fits_its_field() -> None:
+    made = AttestedRun.create(trainers=0, platform_bond=2**97)
+    made.run.join_trainers(1, bond=2**96 - 1)
+    made.register()
+    platform = claims_of(SimulatedAttester(VENDOR)).platform
+    (place,) = made.registry.platform_keys(made.run.id, platform)
+    assert place.bond == 2**96 - UNIT
+    with reverts("attestation: nothing against the key"):
+        revoke(made)
+
+
 def test_a_bond_that_grew_beyond_what_was_counted_ends_the_key(capped: AttestedRun) -> None:
     capped.register(0)
     with reverts("attestation: nothing against the key"):
