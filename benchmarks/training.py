@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from matplotlib.figure import Figure
 from torch import Tensor
 from torch import multiprocessing as processes
 from torch.multiprocessing.spawn import spawn
@@ -115,6 +116,16 @@ class Result:
     """Inner steps that one trainer took."""
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is to be played."""
+
+    methods: tuple[str, ...]
+    seeds: int
+    rounds: int
+    pretraining: int
+
+
 # Data and evaluation
 
 
@@ -134,17 +145,19 @@ def evaluate(task: Shakespeare, state: State) -> float:
         return torch.cat([task.loss(model, batch) for batch in batches]).mean().item()
 
 
-def pretrained(seed: int, cache: Path) -> State:
-    """The common start: one trainer's model after PRETRAINING steps with a full cosine."""
-    inner = replace(INNER, steps=PRETRAINING, batch=PRETRAINING_BATCH, lr=2e-3, lr_warmup_steps=20)
+def pretrained(seed: int, steps: int, cache: Path) -> State:
+    """The common start: one trainer's model after `steps` with a full cosine; a new model after none."""
+    inner = replace(INNER, steps=max(1, steps), batch=PRETRAINING_BATCH, lr=2e-3, lr_warmup_steps=20)
     task, recipe = make_task(), replace(Method().recipe(seed), inner=inner)
     start = State.start(read_parameters(task.build_model(seed)), UNCLIPPED)
+    if steps == 0:
+        return start
     cache.mkdir(parents=True, exist_ok=True)
     file = cache / f"{recipe.hash().hex()[:16]}.safetensors"
     if file.exists():
         return from_bytes(file.read_bytes(), spec(start))
     last = task.pool_size
-    ids = range(last - PRETRAINING * PRETRAINING_BATCH, last)
+    ids = range(last - steps * PRETRAINING_BATCH, last)
     local = train_round(task, recipe, start, ids, 0, 1, TrainerMemory(), machine=Machine("cpu"))
     trained = {name: base - local.pseudo_gradient[name] for name, base in start.parameters.items()}
     state = State.start(trained, UNCLIPPED)
@@ -253,23 +266,29 @@ def make_task() -> Shakespeare:
 # Results
 
 
-def play(methods: Sequence[str], seeds: int, rounds: int, file: Path, jobs: int) -> list[Result]:
+def play(plan: Plan, file: Path, jobs: int) -> list[Result]:
     """Plays what is not in `file` yet, `jobs` methods at a time, and writes each result down at once."""
-    known = {(one.method, one.seed): one for one in read_results(file, rounds)}
-    wanted = [(name, seed) for seed in range(seeds) for name in methods if (name, seed) not in known]
+    known = {(one.method, one.seed): one for one in read_results(file, plan)}
+    wanted = [
+        (name, seed) for seed in range(plan.seeds) for name in plan.methods if (name, seed) not in known
+    ]
     cache = file.parent / "pretrained"
     with ProcessPoolExecutor(jobs, processes.get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        list(pool.map(pretrained, sorted({seed for _, seed in wanted}), repeat(cache)))
-        for done in as_completed(pool.submit(play_one, *one, rounds, cache) for one in wanted):
+        list(
+            pool.map(
+                pretrained, sorted({seed for _, seed in wanted}), repeat(plan.pretraining), repeat(cache)
+            )
+        )
+        for done in as_completed(pool.submit(play_one, *one, plan, cache) for one in wanted):
             result = done.result()
             known[result.method, result.seed] = result
-            write_results(file, rounds, list(known.values()))
+            write_results(file, plan, list(known.values()))
             print(f"  {result.method}, seed {result.seed}: {result.losses[-1]:.4f}", flush=True)
-    return [known[name, seed] for name in methods for seed in range(seeds)]
+    return [known[name, seed] for name in plan.methods for seed in range(plan.seeds)]
 
 
-def play_one(name: str, seed: int, rounds: int, cache: Path) -> Result:
-    start = pretrained(seed, cache)
+def play_one(name: str, seed: int, plan: Plan, cache: Path) -> Result:
+    start, rounds = pretrained(seed, plan.pretraining, cache), plan.rounds
     if name == ALLREDUCE:
         return run_allreduce(seed, start, rounds)
     if name == TORCHFT:
@@ -277,18 +296,20 @@ def play_one(name: str, seed: int, rounds: int, cache: Path) -> Result:
     return run_diloco(name, seed, start, rounds)
 
 
-def read_results(file: Path, rounds: int) -> list[Result]:
-    """Results of the same length of run, of earlier calls."""
+def read_results(file: Path, plan: Plan) -> list[Result]:
+    """Results of earlier calls with the same rounds and start."""
     if not file.exists():
         return []
     document = json.loads(file.read_text())
-    return [Result(**one) for one in document["results"]] if document["rounds"] == rounds else []
+    same = (document["rounds"], document["pretraining"]) == (plan.rounds, plan.pretraining)
+    return [Result(**one) for one in document["results"]] if same else []
 
 
-def write_results(file: Path, rounds: int, results: Sequence[Result]) -> None:
+def write_results(file: Path, plan: Plan, results: Sequence[Result]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     document = {
-        "rounds": rounds,
+        "rounds": plan.rounds,
+        "pretraining": plan.pretraining,
         "trainers": TRAINERS,
         "steps": STEPS,
         "results": [asdict(one) for one in results],
@@ -375,14 +396,34 @@ def main() -> None:
         print("torchft is not installed: pip install -c requirements.lock -e '.[bench]'")
         options.only.remove(TORCHFT)
     torch.set_num_threads(1)
-    results = play(options.only, options.seeds, options.rounds, options.results, options.jobs)
+    plan = Plan(tuple(options.only), options.seeds, options.rounds, options.pretraining)
+    results = play(plan, options.results, options.jobs)
     parameters = sum(p.numel() for p in make_task().build_model(0).parameters())
-    table = rows(results, parameters, options.rounds)
-    show(table, parameters, options.rounds)
+    table = rows(results, parameters, plan.rounds)
+    show(table, parameters, plan.rounds)
     show_idle()
     if table.keys() >= {ALLREDUCE, *METHODS}:
-        for question, value, holds in verdicts(table, parameters, options.rounds):
+        for question, value, holds in verdicts(table, parameters, plan.rounds):
             print(f"{'holds ' if holds else 'MISSED'} {question}: {value:,.4f}")
+    if options.plot:
+        plot(results, table, options.plot)
+
+
+def plot(results: Sequence[Result], table: Mapping[str, Row], file: Path) -> None:
+    """Left: loss over rounds, mean of the seeds. Right: last loss against bytes sent."""
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    over_rounds, over_bytes = figure.subplots(1, 2)
+    for index, (name, row) in enumerate(table.items()):
+        losses = [one.losses for one in results if one.method == name]
+        means = [statistics.mean(values) for values in zip(*losses, strict=True)]
+        style = {"color": f"C{index % 10}", "linestyle": "-" if index < 10 else "--"}
+        over_rounds.plot(range(1, len(means) + 1), means, label=name, **style)
+        over_bytes.plot(row.sent, row.loss, "o", color=style["color"])
+        over_bytes.annotate(name, (row.sent, row.loss), (5, 4), textcoords="offset points", fontsize=7)
+    over_rounds.set(xlabel="rounds of 30 steps", ylabel="held-out loss, nats per byte")
+    over_rounds.legend(fontsize=7)
+    over_bytes.set(xlabel="bytes that a trainer sent", xscale="log", ylabel="loss after the last round")
+    figure.savefig(file, dpi=150)
 
 
 if __name__ == "__main__":
