@@ -63,13 +63,15 @@ class Seat:
     actor: Actor
     settings: dict[str, str] = field(default_factory=dict)
     nodes: list[Process] = field(default_factory=list)
+    flags: tuple[str, ...] = ()
+    """Of the node's command, beside what every node's has."""
 
     @property
     def node(self) -> Process:
         return self.nodes[-1]
 
     def work(self, run: int) -> None:
-        command = (self.role.name.lower(), "start", str(run), "--poll", "0.5")
+        command = (self.role.name.lower(), "start", str(run), "--poll", "0.5", *self.flags)
         self.nodes.append(self.actor.spawn(*command, **self.settings))
 
     def at_work(self) -> None:
@@ -90,11 +92,11 @@ def settle_in(town: Town, names: Sequence[str]) -> tuple[Actor, list[Actor]]:
     return sponsor, people
 
 
-def open_run(sponsor: Actor, rounds: int, validators: Sequence[Actor]) -> Process:
-    """Opens a run and leaves its files served; the process says which run it is."""
+def open_run(sponsor: Actor, rounds: int, validators: Sequence[Actor], terms: str = "") -> Process:
+    """Opens a run and leaves its files served; the process says which run it is. `terms`: more lines of its file."""
     listed = ", ".join(f'"{one.address}"' for one in validators)
     path = sponsor.folder / f"run-{rounds}.toml"
-    path.write_text(RUN_FILE.format(rounds=rounds, validators=listed))
+    path.write_text(terms + RUN_FILE.format(rounds=rounds, validators=listed))
     return sponsor.spawn("run", "create", str(path), serve=f"127.0.0.1:{free_port()}")
 
 
