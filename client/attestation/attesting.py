@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from earnest.client.attestation.enclave_key import SIGNATURE_BYTES
-from earnest.client.errors import EarnestError, Reverted
+from earnest.client.errors import ChainError, EarnestError, Reverted
 
 if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt
@@ -117,11 +117,17 @@ class Attesting:
         return manifest_hash + signature + live.address.encode() if live and signature else None
 
     def _kept(self, round: int, manifest_hash: bytes, start: int) -> bytes | None:
-        kept, live = self._journal.get(self._entry(round)), self._keeper.live(self._newest())
-        if kept is None or live is None or live.expiry <= start:
+        """What was written down, unless the chain has another key by now; the contract tells if it cannot be asked."""
+        kept = self._journal.get(self._entry(round))
+        if kept is None or kept[:HASH_BYTES] != manifest_hash:
             return None
-        rest = kept[HASH_BYTES + SIGNATURE_BYTES :]
-        return kept if (kept[:HASH_BYTES], rest) == (manifest_hash, live.address.encode()) else None
+        try:
+            live = self._keeper.live(self._newest())
+        except ChainError:
+            return kept
+        if live is None or live.expiry <= start:
+            return None
+        return kept if kept[HASH_BYTES + SIGNATURE_BYTES :] == live.address.encode() else None
 
     def _try(self, round: int | None, what: Callable[[], bytes | None]) -> bytes | None:
         try:

@@ -19,8 +19,11 @@ from earnest.client.attestation.policy import PolicyFile
 from earnest.client.attestation.registration import KeyKeeper
 from earnest.client.attestation.roots import INTEL_ROOT_ID
 from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
-from earnest.client.errors import Reverted
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.contracts import EnclaveKey as LiveKey
+from earnest.client.errors import EndpointDown, Reverted
 from earnest.client.record import RunRecord
+from earnest.client.storage.journal import Journal
 from earnest.client.trainer import TrainerNode
 from earnest.protocol.attestation import Registration, pck_chain, registry_parts
 from earnest.protocol.quote import parse_quote
@@ -213,6 +216,70 @@ def test_a_key_is_not_registered_while_a_reveal_or_a_late_commit_is_due(played: 
     late, revealing, after = played.keys[LATE]
     assert late is revealing is None
     assert after is not None
+
+
+class Chain:
+    """As much of a keeper as needs no world: one key, that the chain has until it is cut off."""
+
+    def __init__(self) -> None:
+        self.key, self.cut = EnclaveKey(b"\3" * 32), False
+
+    def live(self, at: object) -> LiveKey | None:
+        if self.cut:
+            raise EndpointDown("the endpoint does not answer", "give another")
+        return LiveKey(self.key.address, 100)
+
+    def due(self, at: object) -> bool:
+        return True
+
+    def renew(self, at: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def sign(self, round: int, manifest_hash: bytes, start: int, at: object) -> bytes:
+        return self.key.sign(manifest_hash)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal.sqlite", "0x" + "11" * 20) as journal:
+        yield journal
+
+
+HEAD = BlockRef(7, b"\7" * 32, 50)
+
+
+def attesting(chain: Chain, journal: Journal) -> Attesting:
+    return Attesting(chain, 1, journal, lambda: HEAD)  # type: ignore[arg-type]
+
+
+def test_what_was_signed_is_revealed_even_if_the_chain_cannot_be_asked_then(journal: Journal) -> None:
+    chain, manifest = Chain(), b"\4" * 32
+    attesting(chain, journal).sign(0, manifest, 10)
+    chain.cut = True
+    restarted = attesting(chain, journal)
+    assert restarted.signature(0, manifest, 10) == chain.key.sign(manifest)
+    assert restarted.signature(1, manifest, 10) == b""
+    assert restarted.troubles[-1].cause == "the endpoint does not answer"
+
+
+def test_what_was_signed_is_not_revealed_for_another_manifest_or_once_the_key_has_ended(
+    journal: Journal,
+) -> None:
+    chain, manifest, other = Chain(), b"\4" * 32, b"\5" * 32
+    signing = attesting(chain, journal)
+    signing.sign(0, manifest, 10)
+    assert signing.signature(0, other, 10) == chain.key.sign(other)
+    chain.sign = lambda *_: b""  # type: ignore[method-assign]
+    assert signing.signature(0, manifest, 99) == chain.key.sign(manifest)
+    assert signing.signature(0, manifest, 100) == b""
+
+
+def test_a_full_disk_while_registering_is_told_once_a_block(journal: Journal) -> None:
+    signing = attesting(Chain(), journal)
+    for _ in range(3):
+        signing.keep_key(HEAD)
+    assert [(one.round, one.reason) for one in signing.troubles] == [(None, "")]
+    assert "No space left" in signing.troubles[0].cause
 
 
 # A run pinned to Intel's root
