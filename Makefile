@@ -3,7 +3,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 ROOMS := contracts protocol client validator deploy cli
 
-.PHONY: demo test check format bench bench-demo gas agreement clean
+.PHONY: demo demo-attested test check format bench bench-demo bench-training bench-codecs bench-attestation fuzz gas agreement clean
 
 $(STAMP): pyproject.toml requirements.lock
 	test -x $(PY) || python3 -m venv .venv
@@ -15,6 +15,9 @@ $(STAMP): pyproject.toml requirements.lock
 
 demo: $(STAMP)            ## a whole run on the embedded chain: 4 trainers, 3 validators, one cheat
 	.venv/bin/earnest demo --attack sign-flip --output earnest-demo
+
+demo-attested: $(STAMP)   ## the same, where updates are signed inside (SIMULATED) TEEs: three cheats, all refused
+	.venv/bin/earnest demo --verification attested --output earnest-demo-attested
 
 test: $(STAMP)            ## every test, on two cores
 	$(PY) -m pytest -n 2 --dist loadfile
@@ -41,7 +44,21 @@ agreement: $(STAMP)       ## contract against protocol/ on 2,000 generated round
 bench-demo: $(STAMP)      ## every attack over ten seeds: who lost what, who earned what
 	$(PY) benchmarks/demo.py
 
-bench: gas agreement bench-demo
+bench-training: $(STAMP)  ## codecs, overlap and torchft's DiLoCo against AllReduce: loss, bytes, idle time; an hour
+	$(PY) -m pip install --quiet -c requirements.lock --no-build-isolation -e '.[bench]'
+	$(PY) -m benchmarks.training --plot docs/training.png
+	$(PY) -m benchmarks.idle
+
+bench-codecs: $(STAMP)    ## bytes, speed and memory of every codec beside torch.topk and a dense add
+	$(PY) -m benchmarks.codecs
+
+bench-attestation: $(STAMP) ## vectors and their verdicts, bytes and milliseconds of a registration
+	$(PY) benchmarks/attestation.py
+
+fuzz: $(STAMP)            ## 200,000 mutated quotes and certificates against contract and verifier
+	$(PY) benchmarks/fuzz_attestation.py --cases 200000
+
+bench: gas agreement bench-codecs bench-attestation fuzz bench-demo bench-training
 
 clean:
-	rm -rf .venv build *.egg-info earnest-demo
+	rm -rf .venv build *.egg-info earnest-demo earnest-demo-attested
