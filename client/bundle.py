@@ -23,11 +23,11 @@ from earnest.client.diloco.state import (
     to_bytes,
 )
 from earnest.client.errors import EarnestError
-from earnest.client.nesting import check_depth
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.tasks.task import Task, load_task
 from earnest.protocol.merkle import admission_root
+from earnest.protocol.nesting import check_depth
 from earnest.protocol.recipe import Recipe, RecipeError
 from earnest.protocol.run import RunParams
 from earnest.protocol.verdicts import Role

@@ -15,6 +15,7 @@ from eth_hash.auto import keccak
 from earnest.protocol.certificate import Certificate, CertificateError, parse_certificate, pem_to_ders
 from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.hashing import keccak_abi
+from earnest.protocol.nesting import check_depth
 from earnest.protocol.quote import KEY, Quote, QuoteError
 
 TAG_KEY: Final = keccak(b"earnest/enclave-key/v1")
@@ -196,8 +197,9 @@ class Policy:
         if len(data) > 1 << 16:
             raise PolicyError("more than 64 KiB are no policy")
         try:
+            check_depth(data)
             read = json.loads(data, object_pairs_hook=_unique)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise PolicyError(f"not JSON: {error}") from error
         names = {field.name: field.type for field in fields(cls)}
         if not isinstance(read, dict) or set(read) != set(names):

@@ -9,6 +9,8 @@ import json
 from hashlib import sha256
 from typing import Any, Final
 
+from earnest.protocol.nesting import check_depth
+
 MAX_COLLATERAL_BYTES: Final = 1 << 18
 """Genuine collateral has about 20 kB; a revocation list may grow."""
 
@@ -38,10 +40,11 @@ def canonical_collateral(data: bytes) -> bytes:
     if len(data) > MAX_COLLATERAL_BYTES:
         raise CollateralError(f"collateral: larger than {MAX_COLLATERAL_BYTES} bytes")
     try:
+        check_depth(data)
         document = json.loads(data.decode(), object_pairs_hook=_flat)
     except CollateralError:
         raise
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CollateralError(f"collateral: not JSON: {error}") from error
     if not isinstance(document, dict):
         raise CollateralError("collateral: not an object")

@@ -27,6 +27,7 @@ from earnest.protocol.collateral import (
     canonical_collateral,
     collateral_digest,
 )
+from earnest.protocol.nesting import check_depth
 
 from .attestation import verify_quote
 from .roots import INTEL_SGX_ROOT_CA
@@ -90,12 +91,12 @@ def read_collateral(data: bytes) -> Collateral:
     canonical = canonical_collateral(data)
     document = json.loads(canonical)
     try:
-        texts = [json.loads(document[name]) for name in ("tcb_info", "qe_identity")]
+        texts = [_json(document[name].encode()) for name in ("tcb_info", "qe_identity")]
         lists = [x509.load_der_x509_crl(bytes.fromhex(document[name])) for name in ("root_ca_crl", "pck_crl")]
         ends = [_date(text, "nextUpdate") for text in texts] + [_list_end(crl) for crl in lists]
         issued = max(_date(text, "issueDate") for text in texts)
         numbers = [int(text["tcbEvaluationDataNumber"]) for text in texts]
-    except (KeyError, RecursionError, *CERTIFICATE_ERRORS) as error:
+    except (KeyError, *CERTIFICATE_ERRORS) as error:
         raise CollateralError(f"collateral: {type(error).__name__}: {error}") from error
     return Collateral(canonical, min(numbers), issued, min(ends))
 
@@ -186,10 +187,10 @@ def _kept(path: Path, now: int) -> tuple[Collateral | None, int]:
     """What the file holds, if that is valid at `now`, and when it was asked for; a broken file holds nothing."""
     try:
         with path.open("rb") as file:
-            document = json.loads(file.read(2 * MAX_COLLATERAL_BYTES).decode())
+            document = _json(file.read(2 * MAX_COLLATERAL_BYTES))
         kept = read_collateral(json.dumps(document["collateral"]).encode())
         asked_at = int(document["asked_at"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None, 0
     return (kept if now < kept.expires else None), asked_at
 
@@ -207,6 +208,12 @@ def _with_note(kept: Collateral, now: int, cause: str) -> Collateral:
 
 def _unavailable(cause: str) -> CollateralUnavailable:
     return CollateralUnavailable(cause, "check the collateral service's address, or name another one")
+
+
+def _json(text: bytes) -> Any:
+    """Parsed, or ValueError."""
+    check_depth(text)
+    return json.loads(text.decode())
 
 
 def _date(text: dict[str, Any], name: str) -> int:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from hashlib import sha384
 from typing import Any, Final
 
+from earnest.protocol.nesting import check_depth
+
 from .verification import Check
 
 MAX_LOG_BYTES: Final = 1 << 20
@@ -52,10 +54,11 @@ def read_event_log(data: bytes) -> tuple[Event, ...]:
     if len(data) > MAX_LOG_BYTES:
         raise EventLogError(f"larger than {MAX_LOG_BYTES} bytes")
     try:
+        check_depth(data)
         document = json.loads(data.decode(), object_pairs_hook=_unique)
     except EventLogError:
         raise
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise EventLogError(f"not JSON: {error}") from error
     if not isinstance(document, list) or len(document) > MAX_EVENTS:
         raise EventLogError(f"not a list of at most {MAX_EVENTS} events")

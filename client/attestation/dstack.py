@@ -21,7 +21,7 @@ from earnest.client.attestation.attester import (
     check_report_data,
 )
 from earnest.client.attestation.roots import INTEL_ROOT_ID
-from earnest.client.nesting import check_depth
+from earnest.protocol.nesting import check_depth
 
 SOCKETS = (
     Path("/var/run/dstack.sock"),

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from earnest.client.attestation.attester import MAX_QUOTE_BYTES
 from earnest.client.errors import EarnestError
-from earnest.client.nesting import check_depth
 from earnest.protocol.collateral import CollateralError, canonical_collateral, collateral_digest
 from earnest.protocol.merkle import content_root
+from earnest.protocol.nesting import check_depth
 
 VERSION: Final = 1
 MAX_EVIDENCE_BYTES: Final = 1 << 20

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from earnest.client.nesting import check_depth
+from earnest.protocol.nesting import check_depth
 
 HEADER_LIMIT = 1 << 20
 MAX_DIMENSIONS = 16

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import urlsafe_b64decode
 from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.types import Options
 
 from earnest.protocol.attestation_policy import MAX_GPUS
+from earnest.protocol.nesting import check_depth
 from earnest.validator.verification import Check, Verification, verdict
 
 MAX_TOKEN_BYTES = 1 << 18
@@ -107,10 +109,8 @@ def verify_token(
 def _detached(token: bytes) -> tuple[_Token, dict[str, _Token]]:
     if len(token) > MAX_TOKEN_BYTES:
         raise ValueError(f"larger than {MAX_TOKEN_BYTES} bytes")
-    try:
-        document = json.loads(token.decode())
-    except RecursionError as error:
-        raise ValueError("too deep") from error
+    check_depth(token)
+    document = json.loads(token.decode())
     match document:
         case [["JWT", str(overall)], dict(devices)] if 1 <= len(devices) <= MAX_GPUS:
             odd = [name for name in devices if not re.fullmatch(r"GPU-\d{1,3}", name)]
@@ -124,9 +124,11 @@ def _token(raw: Any) -> _Token:
     """A token whose signature nobody has looked at yet. Raises ValueError."""
     if not isinstance(raw, str) or not raw.isascii():
         raise ValueError("a token is not text")
+    for part in raw.split(".")[:2]:
+        check_depth(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     try:
         read = jwt.decode_complete(raw, options={"verify_signature": False})
-    except (jwt.PyJWTError, RecursionError) as error:
+    except jwt.PyJWTError as error:
         raise ValueError(f"not a token: {error}") from error
     kid = read["header"].get("kid")
     if read["header"].get("alg") != ALGORITHM or not isinstance(kid, str):
@@ -139,8 +141,9 @@ def _keys(keys: bytes) -> dict[str, ec.EllipticCurvePublicKey]:
     if len(keys) > MAX_KEYS_BYTES:
         return {}
     try:
+        check_depth(keys)
         read = jwt.PyJWKSet.from_json(keys.decode()).keys
-    except (ValueError, TypeError, AttributeError, RecursionError, jwt.PyJWTError):
+    except (ValueError, TypeError, AttributeError, KeyError, jwt.PyJWTError):
         return {}
     found = {str(key.key_id): key.key for key in read}
     return {

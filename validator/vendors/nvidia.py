@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from earnest.protocol.attestation_policy import GPU_ARCHITECTURES, MAX_GPUS
+from earnest.protocol.nesting import check_depth
 from earnest.validator.roots import NVIDIA_DEVICE_IDENTITY_CA
 from earnest.validator.verification import Check, Verification, verdict
 
@@ -141,10 +142,8 @@ class _Entry:
 def _entries(evidence: bytes) -> list[_Entry]:
     if len(evidence) > MAX_EVIDENCE_BYTES:
         raise ValueError(f"larger than {MAX_EVIDENCE_BYTES} bytes")
-    try:
-        document = json.loads(evidence.decode())
-    except RecursionError as error:
-        raise ValueError("too deep") from error
+    check_depth(evidence)
+    document = json.loads(evidence.decode())
     if not isinstance(document, list) or not 1 <= len(document) <= MAX_GPUS:
         raise ValueError(f"not a list of 1 to {MAX_GPUS} GPUs")
     return [_entry(entry) for entry in document]
