@@ -16,7 +16,7 @@ READERS = {
     "GPU evidence": "from earnest.validator.vendors.nvidia import _entries as read",
     "GPU token": "from earnest.validator.vendors.nras import _detached as read",
     "policy": "from earnest.protocol.attestation import Policy; read = Policy.from_json",
-    "policy document": "from earnest.protocol.attestation_policy import PolicyDocument; read = PolicyDocument.from_json",
+    "policy document": "from earnest.protocol.attestation_policy import PolicyDocument as P; read = P.from_json",
     "update": (
         "from earnest.client.diloco.tensorfile import entries_of\n"
         "read = lambda text: entries_of(len(text).to_bytes(8, 'little') + text)"

@@ -1,5 +1,6 @@
 """`topk-2bit`: the largest numbers of every chunk, their places as Rice codes."""
 
+import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -93,6 +94,7 @@ class Topk2Bit:
         total = self._total(k)
         width = rice_width(k, self.chunk)
         gaps = read_unary(tensors["quotients"], total)
+        require(bool((gaps <= self.chunk >> width).all()), "index out of range")  # before 32 bits overflow
         gaps <<= width
         gaps |= unpack(tensors["lows"], total, width, "lows")
         codes = unpack(tensors["codes"], total, 2, "codes", np.uint8)
@@ -205,6 +207,17 @@ class TopkUpdate(Update):
         self.k = k
         self.scales, self.codes = scales, codes
         self._spans = codec._spans(k)
+
+    @cached_property
+    def content(self) -> bytes:
+        """SHA-256 of places and numbers: where k may vary, several can say the same.
+
+        A last chunk keeps ceil(k * len / chunk) numbers, the same for more than one k, and of a chunk of zeros the
+        payload has the first k places.
+        """
+        sent = np.flatnonzero(self.bits)
+        places, numbers = self.indices[sent].astype("<i8"), self.bits[sent].astype("<u2")
+        return hashlib.sha256(places.tobytes() + numbers.tobytes()).digest()
 
     @property
     def bits(self) -> Array:

@@ -14,6 +14,9 @@ from earnest.client.diloco.state import Parameters, Spec
 BLOCK = 1 << 17
 """Numbers handled at a time: they fit a core's cache, and bound what a codec needs besides the update."""
 
+EXACT = 1 << 22
+"""Products of less than 32 bits that float64 adds up exactly."""
+
 Array = np.ndarray
 
 
@@ -86,8 +89,12 @@ def square_sum(bits: Array, counts: Array | None = None) -> int:
     """Sum of counts * number**2 over finite bfloat16 numbers (raw bits), exact, in units of 2**-266.
 
     A number is `mantissa * 2**(exponent - 134)`, mantissa below 256. Products are summed per exponent, in two
-    halves of 31 bits (exact in float64 up to 2**22 numbers a call), the 255 sums as one Python integer.
+    halves of 31 bits (exact in float64 for up to 2**22 numbers: more are summed a part at a time), the 255 sums as
+    one Python integer.
     """
+    if len(bits) > EXACT:
+        parts = (slice(at, at + EXACT) for at in range(0, len(bits), EXACT))
+        return sum(square_sum(bits[part], None if counts is None else counts[part]) for part in parts)
     exponents = bits.astype(np.int64) >> 7 & 0xFF
     mantissas = (bits & 0x7F).astype(np.int64) + np.where(exponents > 0, 0x80, 0)
     products, exponents = mantissas**2, np.maximum(exponents, 1)

@@ -154,7 +154,7 @@ def test_count_and_architecture_are_the_policys() -> None:
         (b"", "Expecting value"),
         (b"{}", "not a list"),
         (b"[]", "not a list"),
-        (b"[" * 50_000, "too deep"),
+        (b"[" * 50_000, "nested deeper"),
         (b"[1]", "has not the texts"),
         (b" " * (MAX_EVIDENCE_BYTES + 1), "larger than"),
         (encoded([entry(b"", CHAIN)]), "0 bytes are no GPU report"),
