@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import socket
+import time
+from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from earnest.client.attestation.attester import (
     AttesterError,
@@ -22,6 +24,9 @@ from earnest.client.attestation.attester import (
 )
 from earnest.client.attestation.roots import INTEL_ROOT_ID
 from earnest.protocol.nesting import check_depth
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 SOCKETS = (
     Path("/var/run/dstack.sock"),
@@ -37,12 +42,18 @@ TIMEOUT_S = 30.0
 class DstackAttester:
     """Quotes of the dstack machine that this container runs on; its compose file must mount the agent's socket.
 
-    `socket_path` is found where dstack puts it unless given; `timeout_s` is for each read and write.
+    `socket_path` is found where dstack puts it unless given; `timeout_s` is for the whole exchange.
     """
 
-    def __init__(self, socket_path: Path | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        socket_path: Path | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._given = socket_path
-        self._timeout_s = timeout_s
+        self._timeout_s, self._clock = timeout_s, clock
 
     @property
     def kind(self) -> str:
@@ -64,7 +75,10 @@ class DstackAttester:
         except ValueError as error:
             raise AttesterError("the dstack agent's quote is not hex", "update dstack") from error
         check_quote_is_for(raw, report_data, "the dstack agent")
-        return Quoted(raw, event_log.encode() or None)
+        try:
+            return Quoted(raw, event_log.encode() or None)
+        except UnicodeEncodeError as error:
+            raise AttesterError("the dstack agent's event log is not text", "update dstack") from error
 
     def _socket(self) -> Path:
         if self._given is not None:
@@ -72,13 +86,15 @@ class DstackAttester:
         return next((path for path in SOCKETS if path.exists()), SOCKETS[0])
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        connection = _UnixConnection(self._socket(), self._timeout_s)
+        connection = _UnixConnection(self._socket(), _Hurried(self._timeout_s, self._clock))
         try:
+            connection.connect()
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             content = response.read(MAX_ANSWER_BYTES + 1)
         except (OSError, HTTPException) as error:
-            told = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            told = ascii(getattr(error, "strerror", None) or str(error) or type(error).__name__)[1:-1]
+            told = told[:MAX_REASON_CHARS]
             kind = (
                 NoTeeError if isinstance(error, FileNotFoundError | ConnectionRefusedError) else AttesterError
             )
@@ -97,8 +113,9 @@ class DstackAttester:
             raise AttesterError("the dstack agent's answer is not JSON", "update dstack") from error
         if not isinstance(answer, dict) or response.status != 200:
             reason = answer.get("error") if isinstance(answer, dict) else None
+            told = ascii(str(reason))[1:-1][:MAX_REASON_CHARS]
             raise AttesterError(
-                f"the dstack agent refused with status {response.status}: {str(reason)[:MAX_REASON_CHARS]}",
+                f"the dstack agent refused with status {response.status}: {told}",
                 "see the agent's log; GetQuote needs Intel TDX",
             )
         return answer
@@ -107,11 +124,24 @@ class DstackAttester:
 class _UnixConnection(HTTPConnection):
     """HTTP over a unix socket."""
 
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("dstack", timeout=timeout_s)
-        self._path = path
+    def __init__(self, path: Path, made: socket.socket) -> None:
+        super().__init__("dstack")
+        self.sock, self._path = made, path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+
+
+class _Hurried(socket.socket):
+    """A unix socket with a time for all that is done with it: an agent that drips byte by byte holds nobody up."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._clock, self._end = clock, clock() + seconds
+        self.settimeout(seconds)
+
+    def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
+        if (left := self._end - self._clock()) <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(left)
+        return super().recv_into(buffer, nbytes, flags)

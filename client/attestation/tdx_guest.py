@@ -26,6 +26,7 @@ REPORT_FOLDER = Path("/sys/kernel/config/tsm/report")
 PROVIDER = "tdx_guest"
 MAX_TEXT_BYTES = 4096
 NAME_BYTES = 8
+MAX_DIGITS = 20
 ASKS = 3
 """The quoting service may be busy, or another process may touch the request: asked so often in all."""
 
@@ -82,16 +83,16 @@ class TdxGuestAttester:
                 raise NoTeeError(
                     f"this machine's attestation is {provider!r}, not {PROVIDER!r}", "use another --attester"
                 )
-            before = int(_text(request / "generation"))
+            before = _number(request / "generation")
             # The kernel takes the blob when the file is closed, so whether it did shows in the generation.
             with (request / "inblob").open("wb", buffering=0) as file:
                 file.write(report_data)
             expected = before + 1
-            if int(_text(request / "generation")) != expected:
+            if _number(request / "generation") != expected:
                 raise _Disturbed
             with (request / "outblob").open("rb") as file:
                 quote = file.read(MAX_QUOTE_BYTES + 1)
-            if int(_text(request / "generation")) != expected:
+            if _number(request / "generation") != expected:
                 raise _Disturbed
             return quote
 
@@ -114,6 +115,13 @@ class TdxGuestAttester:
             yield request
         finally:
             request.rmdir()
+
+
+def _number(path: Path) -> int:
+    text = _text(path)
+    if not (text.isdecimal() and len(text) <= MAX_DIGITS):
+        raise AttesterError(f"the kernel's {path.name} is {text[:32]!r}, no number", "see dmesg")
+    return int(text)
 
 
 def _text(path: Path) -> str:

@@ -215,6 +215,7 @@ class TopkUpdate(Update):
         A last chunk keeps ceil(k * len / chunk) numbers, the same for more than one k, and of a chunk of zeros the
         payload has the first k places.
         """
+        assert self.indices is not None
         sent = np.flatnonzero(self.bits)
         places, numbers = self.indices[sent].astype("<i8"), self.bits[sent].astype("<u2")
         return hashlib.sha256(places.tobytes() + numbers.tobytes()).digest()

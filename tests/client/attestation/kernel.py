@@ -28,6 +28,9 @@ class Kernel:
     failures: list[int] = field(default_factory=list)
     """Errnos that the next readings of `outblob` fail with."""
 
+    generation: str | None = None
+    """What a broken driver would have in `generation`."""
+
     meddle: Callable[[Kernel, str], None] = lambda kernel, request: None
     requests: dict[str, dict[str, Any]] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)
@@ -58,7 +61,8 @@ class Kernel:
         if attribute == "provider":
             return f"{self.provider}\n".encode()
         if attribute == "generation":
-            return f"{request['generation']}\n".encode()
+            told = request["generation"] if self.generation is None else self.generation
+            return f"{told}\n".encode()
         if attribute != "outblob":
             raise PermissionError(errno.EACCES, "Permission denied")
         if len(request["inblob"]) != INBLOB_BYTES:  # the TDX driver takes no other length

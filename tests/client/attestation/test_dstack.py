@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
@@ -102,8 +104,14 @@ def test_no_agent_is_told_apart_from_a_failing_one(tmp_path: Path, agent: Agent)
         (b'{"quote": "04", "event_log": ""}', "no quote"),
         (b'{"quote": "%s", "event_log": ""}' % (b"00" * 20_000), "plausible"),
         (b" " * (MAX_ANSWER_BYTES + 1), "too long"),
+        (b'{"quote": "%s", "event_log": "\\ud800"}' % QUOTE.hex().encode(), "not text"),
+        (b"[" * 100_000, "not JSON"),
+        (('["\\"",' + "[" * 100_000 + '"').encode("utf-16-le"), "not JSON"),
     ],
-    ids=["empty", "html", "list", "nothing", "number", "text", "none", "short", "long", "endless"],
+    ids=[
+        *("empty", "html", "list", "nothing", "number", "text", "none", "short", "long", "endless"),
+        *("surrogate", "deep", "deep-in-utf-16"),
+    ],
 )
 def test_an_odd_answer_is_an_error(agent: Agent, body: bytes, reason: str) -> None:
     agent.body = body
@@ -113,8 +121,6 @@ def test_an_odd_answer_is_an_error(agent: Agent, body: bytes, reason: str) -> No
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[Callable[[], Path]]:
-    import socket
-
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "silent.sock"))
     listening.listen()
@@ -125,3 +131,47 @@ def silent(tmp_path: Path) -> Iterator[Callable[[], Path]]:
 def test_a_silent_agent_is_not_waited_for_without_end(silent: Callable[[], Path]) -> None:
     with pytest.raises(AttesterError, match="timed out"):
         DstackAttester(silent(), timeout_s=0.05).quote(REPORT_DATA)
+
+
+def test_an_agent_that_drips_holds_nobody_up(tmp_path: Path) -> None:
+    """Each read is answered in time, the whole never: a node that waited would not reveal."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "slow.sock"))
+    listening.listen()
+    gone = threading.Event()
+
+    def drip() -> None:
+        taken, _ = listening.accept()
+        with taken, suppress(OSError):
+            taken.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while not gone.wait(0.01):
+                taken.sendall(b" ")
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    with listening, pytest.raises(AttesterError, match="timed out"):
+        DstackAttester(tmp_path / "slow.sock", timeout_s=0.2).quote(REPORT_DATA)
+    gone.set()
+    thread.join(10)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"\xff\xd8" * 100, b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 200\r\n" + b"a: b\r\n" * 500]
+)
+def test_what_is_not_http_is_an_error(tmp_path: Path, answer: bytes) -> None:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "odd.sock"))
+    listening.listen()
+
+    def say() -> None:
+        taken, _ = listening.accept()
+        with taken, suppress(OSError):
+            taken.recv(1 << 16)
+            taken.sendall(answer)
+
+    thread = threading.Thread(target=say, daemon=True)
+    thread.start()
+    with listening, pytest.raises(AttesterError, match="does not answer") as caught:
+        DstackAttester(tmp_path / "odd.sock", timeout_s=5).quote(REPORT_DATA)
+    assert caught.value.cause.isascii()
+    thread.join(10)

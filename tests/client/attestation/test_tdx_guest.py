@@ -110,3 +110,11 @@ def test_report_data_of_another_size_is_never_sent(kernel: Kernel, size: int) ->
     with pytest.raises(ValueError, match="64 bytes"):
         attester(kernel).quote(bytes(size))
     assert kernel.made == []
+
+
+@pytest.mark.parametrize("generation", ["", "one", "-1", "0x1", "9" * 5000, "\xb2"])
+def test_a_generation_that_is_no_number_is_an_error(kernel: Kernel, generation: str) -> None:
+    kernel.generation = generation
+    with pytest.raises(AttesterError, match="no number"):
+        attester(kernel).quote(REPORT_DATA)
+    assert kernel.requests == {}
