@@ -1,6 +1,6 @@
 """The trainer against AllReduce: loss at equal tokens, bytes sent, idle time, and torchft's DiLoCo beside ours.
 
-`python benchmarks/training.py [--seeds 3] [--rounds 10] [--only NAME ...] [--results FILE]` trains a byte-level GPT of
+`python benchmarks/training.py [--seeds 3] [--rounds 8] [--only NAME ...] [--results FILE]` trains a byte-level GPT of
 3.2 M parameters on Shakespeare's plays with 8 trainers of H = 30 steps a round. Every method starts from the same
 model (one trainer's, PRETRAINING steps, as the DiLoCo paper starts from a pretrained one) and sees the same samples in
 the same rounds. Each finished (method, seed) is written to FILE at once; a second call goes on where the first stopped.
@@ -23,7 +23,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from matplotlib.figure import Figure
-from torch import Tensor
 from torch import multiprocessing as processes
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
@@ -245,7 +244,7 @@ def _worker(rank: int, store: str, seed: int, start: bytes, rounds: int, results
     dist.destroy_process_group()
 
 
-def _counting_allreduce(counter: list[int], bucket: Any) -> torch.futures.Future[Tensor]:
+def _counting_allreduce(counter: list[int], bucket):  # DDP takes no other annotations
     """DDP's own mean, with the bytes counted that a worker contributes (a ring sends up to twice as many)."""
     buffer = bucket.buffer().div_(TRAINERS)
     counter[0] += buffer.numel() * buffer.element_size()
@@ -279,11 +278,16 @@ def play(plan: Plan, file: Path, jobs: int) -> list[Result]:
                 pretrained, sorted({seed for _, seed in wanted}), repeat(plan.pretraining), repeat(cache)
             )
         )
-        for done in as_completed(pool.submit(play_one, *one, plan, cache) for one in wanted):
-            result = done.result()
-            known[result.method, result.seed] = result
-            write_results(file, plan, list(known.values()))
-            print(f"  {result.method}, seed {result.seed}: {result.losses[-1]:.4f}", flush=True)
+        futures = [pool.submit(play_one, *one, plan, cache) for one in wanted]
+        try:
+            for done in as_completed(futures):
+                result = done.result()
+                known[result.method, result.seed] = result
+                write_results(file, plan, list(known.values()))
+                print(f"  {result.method}, seed {result.seed}: {result.losses[-1]:.4f}", flush=True)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     return [known[name, seed] for name in plan.methods for seed in range(plan.seeds)]
 
 
@@ -385,7 +389,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--only", nargs="*", default=[ALLREDUCE, *METHODS, TORCHFT], help="methods to play")
     parser.add_argument(
         "--jobs", type=int, default=2, help="methods that are played at a time, one thread each"
