@@ -75,11 +75,14 @@ def register(
     """
     @notice Makes an enclave's key the trainer's in a run, in place of any before, for the policy's `ttl_s` seconds. The
             quote's report data must begin with the binding of this key, trainer, run and challenge.
-    @dev Caller: the trainer, or the newest operator of its seat. A challenge serves once: blocks only rise.
+    @dev Caller: a seated trainer, or the newest operator of its seat. Without seat and bond anyone who shares a machine
+         could fill its places. A challenge serves once: blocks only rise.
     """
     run: uint256 = registration.run
     trainer: address = registration.trainer
-    hash: bytes32 = self._policy_of(run, policy)
+    hash: bytes32 = empty(bytes32)
+    oldest: uint256 = 0
+    hash, oldest = self._policy_of(run, policy)
     self._check_sender(run, trainer)
     assert registration.key != empty(address), "attestation: no key"
     claims: IAttestationRegistry.Claims = self._check(hash, policy, evidence)
@@ -92,14 +95,16 @@ def register(
     self.records[run][trainer] = basis | registration.challenge_block
 
     expiry: uint256 = block.timestamp + convert(policy.ttl_s, uint256)
-    bond: uint256 = self._standing(run, trainer) if policy.platform_bond != 0 else 0
+    standing: uint256 = self._standing(run, trainer)
+    assert standing != 0, "attestation: no standing bond"
     platforms._take(
         run,
         claims.platform,
         trainer,
         expiry,
+        oldest,
         convert(policy.platform_keys, uint256),
-        bond,
+        standing if policy.platform_bond != 0 else 0,
         convert(policy.platform_bond, uint256),
     )
     log IAttestationRegistry.KeyRegistered(
@@ -153,11 +158,10 @@ def revoke(
             entry = candidate
             break
     if entry == empty(bytes32):
-        counted: uint256 = max_value(uint256)
-        if policy.platform_bond != 0:
-            counted = platforms._counted(run, platform, trainer)
-        standing: uint256 = platforms._units(self._standing(run, trainer))
-        assert standing > counted, "attestation: nothing against the key"
+        limit: uint256 = convert(policy.platform_bond, uint256)
+        standing: uint256 = self._standing(run, trainer) >> platforms._unit(limit)
+        grew: bool = limit != 0 and standing > platforms._counted(run, platform, trainer)
+        assert grew, "attestation: nothing against the key"
     log IAttestationRegistry.KeyRevoked(run=run, trainer=trainer, key=key, expiry=cutoff, entry=entry)
     extcall ITrainingRuns(RUNS).set_enclave_key(run, trainer, convert(key, uint256) | (cutoff << EXPIRY))
 
@@ -317,23 +321,30 @@ def _bit(entry: bytes32) -> uint256:
 
 @internal
 @view
-def _policy_of(run: uint256, policy: IAttestationRegistry.Policy) -> bytes32:
-    wanted: bytes32 = (staticcall ITrainingRuns(RUNS).attestation(run))[0]
+def _policy_of(run: uint256, policy: IAttestationRegistry.Policy) -> (bytes32, uint256):
+    """
+    @return The policy's hash, and t0 of the run's oldest round still open to reveals.
+    """
+    wanted: bytes32 = empty(bytes32)
+    cutoff: uint256 = 0
+    oldest: uint256 = 0
+    wanted, cutoff, oldest = staticcall ITrainingRuns(RUNS).attestation(run)
     assert wanted != empty(bytes32), "attestation: run takes none"
     hash: bytes32 = keccak256(abi_encode(policy))
     assert hash == wanted, "attestation: not the run's policy"
-    return hash
+    return hash, oldest
 
 
 @internal
 @view
 def _check_sender(run: uint256, trainer: address):
-    if msg.sender == trainer:
-        return
-    # No seat reads as seat 0, and a validator's index as a trainer's: then the owner is another.
-    seat: uint256 = (staticcall ITrainingRuns(RUNS).seat_of(run, trainer))[1]
-    held: ITrainingRuns.Seat = staticcall ITrainingRuns(RUNS).seat_at(run, TRAINER, seat, NEWEST_ROUND)
-    assert held.owner == trainer and held.operator == msg.sender, "attestation: not the trainer"
+    role: uint256 = 0
+    seat: uint256 = 0
+    role, seat = staticcall ITrainingRuns(RUNS).seat_of(run, trainer)
+    assert role == TRAINER, "attestation: no trainer seat"
+    if msg.sender != trainer:
+        held: ITrainingRuns.Seat = staticcall ITrainingRuns(RUNS).seat_at(run, TRAINER, seat, NEWEST_ROUND)
+        assert held.operator == msg.sender, "attestation: not the trainer"
 
 
 @internal
@@ -348,7 +359,9 @@ def _guarded(policy: IAttestationRegistry.Policy) -> bytes32:
 def _challenge(run: uint256, trainer: address, number: uint256) -> bytes32:
     recent: bool = number < block.number and block.number - number <= CHALLENGE_BLOCKS
     assert recent, "attestation: challenge expired"
-    return keccak256(abi_encode(TAG_CHALLENGE, chain.id, self, run, trainer, number, blockhash(number)))
+    hash: bytes32 = blockhash(number)
+    assert hash != empty(bytes32), "attestation: no block hash"  # some chains answer zero, which anyone can foresee
+    return keccak256(abi_encode(TAG_CHALLENGE, chain.id, self, run, trainer, number, hash))
 
 
 @internal

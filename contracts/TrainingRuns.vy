@@ -526,13 +526,18 @@ def unrevealed(run: uint256, role: uint256, round: uint256) -> (uint256, uint256
 
 @external
 @view
-def attestation(run: uint256) -> (bytes32, uint256):
+def attestation(run: uint256) -> (bytes32, uint256, uint256):
     """
-    @return Hash of the policy that enclave keys are registered under, zero when the run takes no attestation; and t0 of
-            the second next round, unix seconds, from which a narrowed policy counts.
+    @return Hash of the policy that enclave keys are registered under, zero when the run takes no attestation; t0 of the
+            second next round, unix seconds, from which a narrowed policy counts; and t0 of the oldest round whose
+            updates may still be revealed: a key that expired by then signs nothing any more.
     """
     word: uint256 = self._schedule(run)
-    return self._policy(run, word), schedule._opens(word, schedule._clock(word)[1] + 1)
+    current: uint256 = 0
+    next: uint256 = 0
+    current, next = schedule._clock(word)
+    oldest: uint256 = current - min(current, (word >> schedule.OVERLAP) & 1)
+    return self._policy(run, word), schedule._opens(word, next + 1), schedule._opens(word, oldest)
 
 
 # Internals.

@@ -159,6 +159,14 @@ class Quote:
         """Measurement of a bound service TD, 48 bytes; zero where the format has none."""
         return self.body[600:648] if len(self.body) == TDX15_BODY else bytes(48)
 
+    @property
+    def unmeasured(self) -> bytes:
+        """What the host chose and the workload id leaves out: MROWNER and MROWNERCONFIG, or CONFIGID and CONFIGSVN.
+
+        Code may read its orders there, so the registry takes only zero.
+        """
+        return self.body[192:256] + self.body[260:262] if self.tee == "sgx" else self.body[232:328]
+
     def measurements(self) -> dict[str, bytes]:
         """Every measured field by its name, those outside the workload id included."""
         fields = _SGX_FIELDS if self.tee == "sgx" else _TDX_FIELDS
@@ -201,8 +209,10 @@ _SGX_FIELDS: Final = {
     "attributes": (48, 16),
     "mrenclave": (64, 32),
     "mrsigner": (128, 32),
+    "config_id": (192, 64),
     "product": (256, 2),
     "svn": (258, 2),
+    "config_svn": (260, 2),
 }
 
 

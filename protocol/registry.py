@@ -11,8 +11,8 @@ from earnest.protocol.attestation import CHALLENGE_BLOCKS, Claims, Policy, Regis
 from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.vault import require
 
-BOND_UNIT = 1 << 40
-"""Wei. Bonds of a platform are counted in these, rounded up."""
+BOND_BITS = 48
+"""Of a bond as it is counted for a platform."""
 
 TrainerKey = tuple[int, str]
 """(run, trainer)"""
@@ -40,9 +40,9 @@ class Record:
     """Of the challenge."""
 
 
-def bond_units(wei: int) -> int:
-    """Rounded up, as far as 56 bits go."""
-    return min(-(-wei // BOND_UNIT), (1 << 56) - 1)
+def bond_unit(limit: int) -> int:
+    """Wei that bonds are counted in, rounded down, under a policy's `platform_bond`: as few as let the limit fit."""
+    return 1 << max(limit.bit_length() - BOND_BITS, 0)
 
 
 @dataclass
@@ -60,9 +60,19 @@ class RegistryModel:
     floors: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
     def register(
-        self, wanted: Registration, policy: Policy, claims: Claims, standing: int, now: int, block: int
+        self,
+        wanted: Registration,
+        policy: Policy,
+        claims: Claims,
+        standing: int,
+        now: int,
+        block: int,
+        oldest: int,
     ) -> int:
-        """`standing`: the trainer's standing bond, wei. Returns the key's expiry."""
+        """Of a seated trainer; `standing`: its standing bond, wei; `oldest`: t0 of the oldest round open to reveals.
+
+        Returns the key's expiry.
+        """
         name, (run, trainer) = policy.hash(), (wanted.run, wanted.trainer)
         require(wanted.key != ZERO_ADDRESS, "attestation: no key")
         require(claims.workload in policy.workloads, "attestation: workload not allowed")
@@ -78,28 +88,26 @@ class RegistryModel:
         before = self.records.get((run, trainer))
         require(before is None or wanted.challenge_block > before.block, "attestation: challenge used")
         expiry = now + policy.ttl_s
-        bond = bond_units(standing) if policy.platform_bond else 0
-        self._take(run, claims.platform, policy, Place(trainer, expiry, bond), now)
+        require(standing != 0, "attestation: no standing bond")
+        bond = standing // bond_unit(policy.platform_bond) if policy.platform_bond else 0
+        self._take(run, claims.platform, policy, Place(trainer, expiry, bond), oldest)
         self.records[run, trainer] = Record(
             name, claims.workload, claims.platform, claims.pck, wanted.challenge_block
         )
         self.keys[run, trainer] = wanted.key, expiry
         return expiry
 
-    def _take(self, run: int, platform: bytes, policy: Policy, place: Place, now: int) -> None:
-        """The trainer's own place, else the first that expired, else a new one."""
+    def _take(self, run: int, platform: bytes, policy: Policy, place: Place, oldest: int) -> None:
+        """The trainer's own place, else the first whose key signs for no round any more, else a new one."""
         held = self.places[run, platform]
         own = [i for i, other in enumerate(held) if other.trainer == place.trainer]
-        over = [i for i, other in enumerate(held) if other.expiry <= now]
+        over = [i for i, other in enumerate(held) if other.expiry <= oldest]
         new = [len(held)] if len(held) < policy.platform_keys else []
         free = [*own, *over, *new]
         require(bool(free), "attestation: platform is full")
-        others = sum(other.bond for other in held if other.trainer != place.trainer and other.expiry > now)
-        together = (others + place.bond) * BOND_UNIT
-        require(
-            not policy.platform_bond or together <= policy.platform_bond,
-            "attestation: platform bond too high",
-        )
+        others = sum(other.bond for other in held if other.trainer != place.trainer and other.expiry > oldest)
+        limit = policy.platform_bond // bond_unit(policy.platform_bond)
+        require(others + place.bond <= limit, "attestation: platform bond too high")
         held[free[0] : free[0] + 1] = [place]
 
     def revoke(
@@ -120,9 +128,8 @@ class RegistryModel:
         key, expiry = self.keys[run, trainer]
         require(expiry > cutoff, "attestation: key ends before")
         entries = {*rests_on, policy.root_id, key_entry(key)}
-        grew = policy.platform_bond != 0 and bond_units(standing) > self._counted(
-            run, record.platform, trainer
-        )
+        counted = self._counted(run, record.platform, trainer)
+        grew = policy.platform_bond != 0 and standing // bond_unit(policy.platform_bond) > counted
         require(bool(entries & self.denied[record.policy]) or grew, "attestation: nothing against the key")
         self.keys[run, trainer] = key, cutoff
 

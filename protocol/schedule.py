@@ -95,6 +95,11 @@ class Schedule:
         """The first round that has not opened by t: joins, syncs and operator changes count from it."""
         return 0 if t < self.start else self.round_at(t) + 1
 
+    def oldest_open(self, t: int) -> int:
+        """The oldest round whose updates may still be revealed at t."""
+        current = self.round_at(t)
+        return current - min(current, int(self.overlap))
+
     def base_round(self, r: int) -> int:
         """The last round whose aggregate is in base(r), what round r trains from; -1: none."""
         return max(-1, r - 2 if self.overlap else r - 1)

@@ -424,6 +424,7 @@ def _policy_platform(quote: Quote, policy: Policy) -> Check:
         reason
         for passed, reason in (
             (quote.workload() in policy.workloads, "the workload is not allowed"),
+            (not any(quote.unmeasured), "its host gave it a configuration that the workload id leaves out"),
             (_certified(quote, policy.pck_cas), "no pinned CA signed the platform's certificate"),
             (quote.qe.mrsigner == policy.qe_signer, "another signer's quoting enclave"),
             (quote.qe.product == policy.qe_product, "another quoting enclave"),

@@ -299,5 +299,10 @@ def _check(quote: Quote, policy: PolicyFile) -> None:
             f"what runs here is workload 0x{quote.workload().hex()}, which the run's policy does not list",
             "run the code that the sponsor measured",
         )
+    if any(quote.unmeasured):
+        raise RegistrationError(
+            "this machine has a configuration that its workload id leaves out",
+            "start it without MROWNER and MROWNERCONFIG (TDX), or CONFIGID and CONFIGSVN (SGX)",
+        )
     if quote.debug:
         raise RegistrationError("this machine runs in debug mode", "start it without debugging")

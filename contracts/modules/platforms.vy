@@ -5,54 +5,71 @@
 @title Platforms
 @license MIT
 @notice How many keys, and how much bond, one physical machine may hold in a run. Protocol section 11.
-@dev A key is one word: trainer (160 bits), expiry (40), bond in units of 2**40 wei, rounded up (56). Words are never
-     erased, only taken over, so the first empty one ends the list. A key that was revoked counts until it would have
-     expired.
+@dev A key is one word: trainer (160 bits), expiry (40), bond in units of 2**u wei, rounded down (48), u (8). The unit is
+     the least that the policy's limit fits, so that tokens of any decimals are counted to 2**-47 of the limit. Words are
+     never erased, only taken over, so the first empty one ends the list. A key that was revoked counts until it would
+     have expired.
 """
 
 from interfaces import IAttestationRegistry
+from modules import bits
 
 MAX_KEYS: constant(uint256) = 16
 EXPIRY: constant(uint256) = 160
 BOND: constant(uint256) = 200
-UNIT_BITS: constant(uint256) = 40
+BOND_BITS: constant(uint256) = 48
+UNIT: constant(uint256) = 248
 ADDRESS_MASK: constant(uint256) = 2**160 - 1
 EXPIRY_MASK: constant(uint256) = 2**40 - 1
+BOND_MASK: constant(uint256) = 2**48 - 1
 
 _keys: HashMap[uint256, HashMap[bytes32, uint256[MAX_KEYS]]]     # run -> platform
 
 
 @internal
 @pure
-def _units(amount: uint256) -> uint256:
-    return min((amount + 2**UNIT_BITS - 1) >> UNIT_BITS, 2**56 - 1)
+def _unit(bond_limit: uint256) -> uint256:
+    """
+    @return Bits that a bond is shifted by to be counted under the limit.
+    """
+    return max(bits._span(bond_limit), BOND_BITS) - BOND_BITS
 
 
 @internal
 def _take(
-    run: uint256, platform: bytes32, trainer: address, expiry: uint256, limit: uint256, bond: uint256, bond_limit: uint256
+    run: uint256,
+    platform: bytes32,
+    trainer: address,
+    expiry: uint256,
+    oldest: uint256,
+    limit: uint256,
+    bond: uint256,
+    bond_limit: uint256,
 ):
     """
     @notice Gives the trainer one of the platform's `limit` places in the run: its own, an expired or an empty one.
-    @param bond Wei that stand for the trainer.
-    @param bond_limit Wei that may stand for all of the platform's live keys together; 0: no limit.
+    @param oldest t0 of the oldest round still open to reveals. A key that expired later may sign for a round that the
+           trainer's new key signs for too, and so keeps its place: in no round do more than `limit` count.
+    @param bond Wei that stand for the trainer; 0 where there is no limit.
+    @param bond_limit Wei that may stand for all of the platform's keys together; 0: no limit.
     """
     place: uint256 = MAX_KEYS
-    units: uint256 = self._units(bond)
+    unit: uint256 = self._unit(bond_limit)
+    units: uint256 = bond >> unit
     together: uint256 = units
     for i: uint256 in range(min(limit, MAX_KEYS), bound=MAX_KEYS):
         word: uint256 = self._keys[run][platform][i]
         if word & ADDRESS_MASK == convert(trainer, uint256):
             place = i
-        elif (word >> EXPIRY) & EXPIRY_MASK > block.timestamp:
-            together += word >> BOND
+        elif (word >> EXPIRY) & EXPIRY_MASK > oldest:
+            together += (word >> BOND) & BOND_MASK
         elif place == MAX_KEYS:
             place = i
         if word == 0:
             break
     assert place != MAX_KEYS, "attestation: platform is full"
-    assert bond_limit == 0 or together << UNIT_BITS <= bond_limit, "attestation: platform bond too high"
-    self._keys[run][platform][place] = convert(trainer, uint256) | (expiry << EXPIRY) | (units << BOND)
+    assert together <= bond_limit >> unit, "attestation: platform bond too high"
+    self._keys[run][platform][place] = convert(trainer, uint256) | (expiry << EXPIRY) | (units << BOND) | (unit << UNIT)
 
 
 @internal
@@ -66,7 +83,7 @@ def _counted(run: uint256, platform: bytes32, trainer: address) -> uint256:
         if word == 0:
             break
         if word & ADDRESS_MASK == convert(trainer, uint256):
-            return word >> BOND
+            return (word >> BOND) & BOND_MASK
     return 0
 
 
@@ -82,7 +99,7 @@ def _list(run: uint256, platform: bytes32) -> DynArray[IAttestationRegistry.Plat
             IAttestationRegistry.PlatformKey(
                 trainer=convert(word & ADDRESS_MASK, address),
                 expiry=(word >> EXPIRY) & EXPIRY_MASK,
-                bond=(word >> BOND) << UNIT_BITS,
+                bond=((word >> BOND) & BOND_MASK) << (word >> UNIT),
             )
         )
     return found

@@ -64,6 +64,13 @@ def _read(quote: Bytes[702]) -> IAttestationRegistry.Claims:
 @pure
 def _enclave(quote: Bytes[702]) -> IAttestationRegistry.Claims:
     assert (extract32(quote, 96, output_type=uint256) >> 249) & 1 == 0, "attestation: debug enclave"
+    # CONFIGID and CONFIGSVN: the host chooses them, and the workload id does not say them
+    configured: bool = (
+        extract32(quote, 240) != empty(bytes32)
+        or extract32(quote, 272) != empty(bytes32)
+        or convert(slice(quote, 308, 2), bytes2) != 0x0000
+    )
+    assert not configured, "attestation: enclave is configured"
     # attributes and MRENCLAVE, MRSIGNER, product and SVN
     fields: Bytes[88] = concat(0x00000000, slice(quote, 96, 48), slice(quote, 176, 32), slice(quote, 304, 4))
     return self._claims(quote, keccak256(fields), 368)
@@ -81,6 +88,11 @@ def _trust_domain(quote: Bytes[702], body: uint256) -> IAttestationRegistry.Clai
     assert attributes >> 56 == 0, "attestation: debug TD"
     assert attributes & SEPT_VE_DISABLE != 0, "attestation: SEPT_VE_DISABLE clear"
     assert attributes & ~TD_ATTRIBUTES == 0, "attestation: TD attribute refused"
+    # MROWNER and MROWNERCONFIG: the host chooses them, and the workload id does not say them
+    owned: bool = False
+    for at: uint256 in [232, 264, 296]:
+        owned = owned or extract32(quote, body + at) != empty(bytes32)
+    assert not owned, "attestation: TD has an owner"
     # TD attributes, XFAM, MRTD and config id, RTMR0 to RTMR2
     fields: Bytes[260] = concat(0x81000000, slice(quote, body + 120, 112), slice(quote, body + 328, 144))
     return self._claims(quote, keccak256(fields), body + 520)

@@ -294,6 +294,8 @@ def attested(place: Place, tmp_path_factory: pytest.TempPathFactory) -> int:
     terms = 'verification = "attested"\nattestation_policy = "policy.json"\n'
     (folder / "run.toml").write_text(terms + RUN_FILE)
     assert main(["run", "create", str(folder / "run.toml"), *place.acting("sponsor")], TestWorld()) == 0
+    for role in ("trainer", "latecomer", "newcomer"):
+        assert main(["run", "join", "2", "--role", "trainer", *place.acting(role)], TestWorld()) == 0
     return 2
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyrevm
@@ -30,6 +32,7 @@ PRECOMPILE = "0x" + "00" * 18 + "0100"
 GUARDIAN = account("guardian")
 VENDOR = SimulatedVendor()
 DAY = 86_400
+NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
 
 def install_p256(evm: Evm, runtime: bytes | None = None) -> None:
@@ -85,15 +88,22 @@ class AttestedRun:
     policy: Policy
 
     @classmethod
-    def create(cls, trainers: int = 3, parts: System | None = None, **changes: Any) -> AttestedRun:
-        """`changes` to the policy that takes simulated TDX quotes of the default code."""
+    def create(
+        cls,
+        trainers: int = 3,
+        parts: System | None = None,
+        *,
+        run: Mapping[str, Any] = NO_CHANGES,
+        **changes: Any,
+    ) -> AttestedRun:
+        """`changes` to the policy that takes simulated TDX quotes of the default code; `run`: to the run's terms."""
         parts = parts or system()
         install_p256(parts.evm)
         registry = deploy_registry(parts)
         policy = policy_for(quote_of(SimulatedAttester(VENDOR), bytes(64)), **changes)
-        run = Run.create(parts, verification=2, attestation_policy=policy.hash())
-        run.join_trainers(trainers)
-        return cls(run, registry, policy)
+        created = Run.create(parts, **{"verification": 2, "attestation_policy": policy.hash(), **run})
+        created.join_trainers(trainers)
+        return cls(created, registry, policy)
 
     @property
     def evm(self) -> Evm:

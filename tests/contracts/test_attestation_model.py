@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from earnest.client.attestation.simulated import SimulatedAttester
 from earnest.protocol.attestation import Claims, key_entry
-from earnest.protocol.registry import BOND_UNIT, RegistryModel
+from earnest.protocol.registry import RegistryModel, bond_unit
 from earnest.protocol.vault import Refused
 from tests.contracts.attested import GUARDIAN, VENDOR, AttestedRun, claims_of, enclave_key
 from tests.contracts.harness import Reverted
@@ -22,14 +22,16 @@ SWAPPED = SimulatedAttester(VENDOR, code=b"cheaper")
 CLAIMS: dict[SimulatedAttester, Claims] = {a: claims_of(a) for a in (*ATTESTERS, SWAPPED)}
 KEYS = [f"key {i}" for i in range(3)]
 STEPS = 14
+BOND = 10**15
 
 
 @pytest.fixture(scope="module")
 def started() -> AttestedRun:
     made = AttestedRun.create(
-        0, platform_keys=2, platform_bond=5 * BOND_UNIT, ttl_s=4_000, evaluation_floor=3
+        0, run={"rounds": 20}, platform_keys=2, platform_bond=4 * BOND, ttl_s=4_000, evaluation_floor=3
     )
-    made.run.join_trainers(4, bond=2 * BOND_UNIT)
+    made.run.join_trainers(4, bond=2 * BOND)
+    made.run.enter("commit", 0)
     return made
 
 
@@ -82,15 +84,27 @@ class Life:
         self.both(
             lambda: self.attested.send(wanted, evidence),
             lambda: self.model.register(
-                wanted, self.policy, CLAIMS[attester], self.standing(wanted.trainer), evm.time, evm.number
+                wanted,
+                self.policy,
+                CLAIMS[attester],
+                self.standing(wanted.trainer),
+                evm.time,
+                evm.number,
+                self.oldest(),
             ),
         )
+
+    def oldest(self) -> int:
+        """t0 of the oldest round still open to reveals."""
+        schedule = self.run.params.schedule()
+        return schedule.opens(schedule.oldest_open(self.attested.evm.time))
 
     def revoke(self) -> None:
         trainer = self.random.choice(self.run.trainers)
         said = CLAIMS[self.random.choice(ATTESTERS)]
         rests_on = (said.workload, said.platform, said.pck)
-        _, cutoff = self.parts.runs.attestation(self.run.id)
+        _, cutoff, oldest = self.parts.runs.attestation(self.run.id)
+        assert oldest == self.oldest()
         self.both(
             lambda: self.attested.registry.revoke(
                 self.run.id, trainer, self.policy, *rests_on, sender=STRANGER
@@ -122,7 +136,7 @@ class Life:
         """Time goes on, and bonds grow or leave."""
         trainer = self.random.choice(self.run.trainers)
         if self.random.random() < 0.4:
-            self.run.bond(trainer, self.random.choice((1, BOND_UNIT)))
+            self.run.bond(trainer, self.random.choice((1, 4_096, BOND)))
         elif self.random.random() < 0.2 and self.standing(trainer):
             self.parts.vault.start_exit(self.parts.settlement.address, self.run.id, sender=trainer)
         self.attested.evm.mine(3, self.random.choice((1, 700, 1_400)))
@@ -137,12 +151,13 @@ class Life:
             record = self.model.records.get((self.run.id, trainer))
             _, block = self.attested.registry.record_of(self.run.id, trainer)
             assert block == (record.block if record else 0)
+        unit = bond_unit(self.policy.platform_bond)
         for attester in ATTESTERS:
             platform = CLAIMS[attester].platform
             held = self.attested.registry.platform_keys(self.run.id, platform)
             places = self.model.places[self.run.id, platform]
             assert [tuple(place) for place in held] == [
-                (place.trainer, place.expiry, place.bond * BOND_UNIT) for place in places
+                (place.trainer, place.expiry, place.bond * unit) for place in places
             ]
         assert self.attested.registry.raised_floor(self.policy.hash()) == self.model.floors.get(
             self.policy.hash(), 0
@@ -170,6 +185,7 @@ def test_such_lives_meet_the_refusals_that_matter(attested: AttestedRun) -> None
         "",
         "attestation: platform is full",
         "attestation: platform bond too high",
+        "attestation: no standing bond",
         "attestation: platform denied",
         "attestation: challenge used",
         "attestation: workload not allowed",

@@ -191,8 +191,10 @@ def test_every_field_is_read_from_where_the_parser_reads_it(registry: Contract, 
         body = bytearray(Random(seed).randbytes(len(quote.body)))
         if quote.tee == "sgx":
             body[48] &= ~2
+            body[192:256], body[260:262] = bytes(64), bytes(2)
         else:
             body[64:120], body[120:128] = bytes(56), quote.attributes
+            body[232:328] = bytes(96)
             body[600:] = bytes(len(body[600:]))
         signed = quote.signed[: -len(body)] + bytes(body)
         made = replace(quote, body=bytes(body), signed=signed, signature=raw_signature(key, signed))

@@ -32,7 +32,9 @@ from tests.contracts.attested import (
 from tests.contracts.harness import CHAIN_ID, Reverted, account, reverts, system
 from tests.contracts.rounds import STRANGER, Run
 
-UNIT = 2**40
+KEY_LIFE_S = 3_000
+"""More than a round and less than two."""
+
 PLATFORM_2 = SimulatedAttester(VENDOR, platform=2)
 
 
@@ -50,9 +52,10 @@ def attested(deployed: AttestedRun) -> Iterator[AttestedRun]:
 
 @pytest.fixture
 def capped() -> AttestedRun:
-    """The bonds of one platform's keys may be 3 * 10**18 wei together."""
-    made = AttestedRun.create(trainers=0, platform_bond=3 * 10**18, platform_keys=4)
+    """The bonds of one platform's keys may be 3 * 10**18 - 1 wei together."""
+    made = AttestedRun.create(trainers=0, platform_bond=3 * 10**18 - 1, platform_keys=4, ttl_s=5_000)
     made.run.join_trainers(4, bond=10**18)
+    made.run.enter("commit", 0)
     return made
 
 
@@ -137,7 +140,7 @@ def test_the_seats_operator_may_register_and_nobody_else(attested: AttestedRun) 
 def test_nobody_registers_for_an_account_without_a_seat(attested: AttestedRun) -> None:
     registration, evidence = attested.attempt(trainer=0)
     for other in (STRANGER, account("nobody"), "0x" + "00" * 20):
-        with reverts("attestation: not the trainer"):
+        with reverts("attestation: no trainer seat"):
             attested.send(replace(registration, trainer=other), evidence, attested.run.trainers[0])
 
 
@@ -148,8 +151,12 @@ def test_an_operator_registers_for_its_own_owner_only(attested: AttestedRun) -> 
     with attested.evm.anchor():
         attested.run.join_validators([10**9])
         registration, evidence = attested.attempt()
-        for other in (attested.run.validators[0], attested.run.trainers[1], STRANGER):
-            with reverts("attestation: not the trainer"):
+        for other, reason in (
+            (attested.run.validators[0], "no trainer seat"),
+            (attested.run.trainers[1], "not the trainer"),
+            (STRANGER, "no trainer seat"),
+        ):
+            with reverts(f"attestation: {reason}"):
                 attested.send(replace(registration, trainer=other), evidence, operator)
         attested.send(registration, evidence, operator)
 
@@ -307,14 +314,16 @@ def test_a_platform_holds_as_many_keys_as_the_policy_allows(attested: AttestedRu
         attested.register(3, key="fourth")
 
 
-def test_a_place_is_free_when_its_key_expires(attested: AttestedRun) -> None:
+def test_a_place_is_free_from_the_round_that_opens_when_its_key_has_expired() -> None:
+    attested = AttestedRun.create(trainers=3, ttl_s=KEY_LIFE_S)
+    attested.run.enter("commit", 0)
     attested.register(0)
     attested.register(1, key="second")
-    _, expiry = attested.enclave_key(0)
-    attested.evm.travel(expiry - 1)
+    attested.run.enter("commit", 2, -1)
+    assert attested.enclave_key(1)[1] < attested.evm.time
     with reverts("attestation: platform is full"):
         attested.send(*attested.attempt(2, key="third"))
-    attested.evm.travel(expiry)
+    attested.run.enter("commit", 2)
     attested.send(*attested.attempt(2, key="third"))
     platform = claims_of(SimulatedAttester(VENDOR)).platform
     held = attested.registry.platform_keys(attested.run.id, platform)
@@ -322,13 +331,15 @@ def test_a_place_is_free_when_its_key_expires(attested: AttestedRun) -> None:
     assert held[0].expiry == attested.enclave_key(2)[1]
 
 
-def test_a_trainer_keeps_to_one_place_on_a_platform(attested: AttestedRun) -> None:
+def test_a_trainer_keeps_to_one_place_on_a_platform() -> None:
     """Its own place comes before one that expired earlier in the list."""
+    attested = AttestedRun.create(trainers=3, ttl_s=KEY_LIFE_S)
+    attested.run.enter("commit", 0)
     attested.register(0)
-    attested.evm.mine(seconds=100)
+    attested.run.enter("commit", 1)
     attested.register(1, key="second")
-    attested.evm.travel(attested.enclave_key(0)[1])
-    attested.send(*attested.attempt(1, key="again"))
+    attested.run.enter("commit", 2)
+    attested.register(1, key="again")
     platform = claims_of(SimulatedAttester(VENDOR)).platform
     held = attested.registry.platform_keys(attested.run.id, platform)
     assert [place.trainer for place in held] == attested.run.trainers[:2]
@@ -345,30 +356,24 @@ def test_platforms_of_one_run_do_not_count_in_another(attested: AttestedRun) -> 
 def test_the_bonds_of_a_platforms_keys_are_limited_together(capped: AttestedRun) -> None:
     capped.register(0)
     capped.register(1, key="second")
-    with reverts(
-        "attestation: platform bond too high"
-    ):  # units are rounded up, so three are a bit more than 3e18
+    with reverts("attestation: platform bond too high"):
         capped.register(2, key="third")
     capped.register(2, key="third", attester=PLATFORM_2)
-    capped.evm.travel(capped.enclave_key(0)[1])
-    capped.send(*capped.attempt(2, key="third"))
+    capped.run.enter("commit", 3)
+    capped.register(2, key="third again")
 
 
-def test_bonds_count_in_units_rounded_up() -> None:
-    limit = 4 * UNIT
-    made = AttestedRun.create(trainers=0, platform_bond=limit, platform_keys=4)
-    made.run.join_trainers(1, bond=2 * UNIT)
-    made.run.join_trainers(1, bond=2 * UNIT)
-    made.run.join_trainers(1, bond=1_000_000)
+def test_bonds_are_counted_to_what_fits_beside_the_key() -> None:
+    """In units of 2**12 wei where the limit has 60 bits, rounded down: what the limit allows is never refused."""
+    made = AttestedRun.create(trainers=0, platform_bond=10**18 + 4095, platform_keys=4)
+    bonds = [10**18 - 10**6, 10**6 + 4095]
+    for bond in bonds:
+        made.run.join_trainers(1, bond=bond)
     made.register(0)
     made.register(1, key="second")
-    with reverts("attestation: platform bond too high"):
-        made.register(2, key="third")
-    with made.evm.anchor():
-        made.run.system.vault.start_exit(
-            made.run.settlement.address, made.run.id, sender=made.run.trainers[2]
-        )
-        made.register(2, key="third")  # nothing stands any more, so nothing counts
+    platform = claims_of(SimulatedAttester(VENDOR)).platform
+    held = made.registry.platform_keys(made.run.id, platform)
+    assert [place.bond for place in held] == [bond // 4096 * 4096 for bond in bonds]
 
 
 def test_the_largest_bond_there_is_fits_its_field() -> None:
@@ -377,7 +382,7 @@ def test_the_largest_bond_there_is_fits_its_field() -> None:
     made.register()
     platform = claims_of(SimulatedAttester(VENDOR)).platform
     (place,) = made.registry.platform_keys(made.run.id, platform)
-    assert place.bond == 2**96 - UNIT
+    assert place.bond == 2**96 - 2**50
     with reverts("attestation: nothing against the key"):
         revoke(made)
 
@@ -386,7 +391,7 @@ def test_a_bond_that_grew_beyond_what_was_counted_ends_the_key(capped: AttestedR
     capped.register(0)
     with reverts("attestation: nothing against the key"):
         revoke(capped)
-    capped.run.bond(capped.run.trainers[0], 2 * UNIT)
+    capped.run.bond(capped.run.trainers[0], 2**15)
     revoke(capped)
     (log,) = capped.evm.events("KeyRevoked")
     assert log["entry"] == bytes(32)

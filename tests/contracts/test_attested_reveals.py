@@ -275,12 +275,13 @@ def test_the_registry_reads_policy_and_the_second_next_round(contracts: System, 
     policy = POLICY if level.takes_attestation else bytes(32)
     run = Run.create(contracts, rounds=9, verification=level, attestation_policy=policy)
     schedule = run.params.schedule()
-    assert contracts.runs.attestation(run.id) == (policy, schedule.opens(1))
+    assert contracts.runs.attestation(run.id) == (policy, schedule.opens(1), schedule.opens(0))
     for offset, second in ((-1, 1), (0, 2), (schedule.period - 1, 2), (schedule.period, 3)):
         run.enter("commit", 0, offset)
         now = run.evm.time
         assert schedule.opens(schedule.next_round(now) + 1) == schedule.opens(second)
-        assert contracts.runs.attestation(run.id) == (policy, schedule.opens(second))
+        oldest = schedule.opens(schedule.oldest_open(now))
+        assert contracts.runs.attestation(run.id) == (policy, schedule.opens(second), oldest)
 
 
 @pytest.mark.parametrize("level", [Level.INCENTIVE, Level.ATTESTED, Level.OPTIONAL])

@@ -16,7 +16,6 @@ from earnest.client.attestation.roots import INTEL_ROOT_ID
 from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
 from earnest.client.errors import Reverted
 from earnest.client.storage.objects import ObjectStore
-from earnest.deploy.devnet import GENESIS_TIME
 from earnest.protocol.quote import parse_quote
 from earnest.validator.attestation import RegistrationFacts, judge_registration
 from tests.client.world import Setup, World
@@ -35,16 +34,18 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """An attested run that starts in the far future; each test has trainers of its own."""
+    """An attested run whose keys outlive it; each test has trainers of its own."""
     setup = Setup(
         attacks=("none",),
         validators=1,
         idle=("trainer-0", "validator-0"),
         spare=TRAINERS,
         policy=POLICY,
-        params={"start": GENESIS_TIME + 10 * TTL_S},
+        params={"trainer_limit": 1 + len(TRAINERS)},
     )
     found = World(tmp_path_factory.mktemp("world"), setup)
+    for name in TRAINERS:
+        found.take_seat(name)
     yield found
     found.close_all()
 
