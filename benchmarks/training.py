@@ -394,6 +394,10 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=2, help="methods that are played at a time, one thread each"
     )
+    parser.add_argument(
+        "--pretraining", type=int, default=PRETRAINING, help="steps before round 0; 0: a new model"
+    )
+    parser.add_argument("--plot", type=Path, help="write a picture here")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if TORCHFT in options.only and not torchft_diloco.installed():
