@@ -141,7 +141,7 @@ class RunRecord:
         self.keys: dict[str, list[KeyRegistration]] = {}
         """By trainer, every enclave key it registered, the newest last."""
 
-        self._denied: dict[bytes, list[bytes]] = {}
+        self._denied: dict[bytes, list[tuple[int, bytes]]] = {}
         self._floors: dict[bytes, list[tuple[int, int]]] = {}
         self._params: RunParams | None = None
         self._planned_rounds = 0
@@ -249,7 +249,7 @@ class RunRecord:
         registered[-1] = replace(registered[-1], revoked=args["expiry"])
 
     def _entry_denied(self, args: dict[str, Any]) -> None:
-        self._denied.setdefault(args["policy"], []).append(args["entry"])
+        self._denied.setdefault(args["policy"], []).append((args["time"], args["entry"]))
 
     def _floor_raised(self, args: dict[str, Any]) -> None:
         self._floors.setdefault(args["policy"], []).append((args["time"], args["floor"]))
@@ -287,7 +287,12 @@ class RunRecord:
     @property
     def denied(self) -> tuple[bytes, ...]:
         """What the guardian of the run's attestation policy has denied, oldest first."""
-        return tuple(self._denied.get(self.params.attestation_policy, ()))
+        return tuple(entry for _, entry in self._denied.get(self.params.attestation_policy, ()))
+
+    def denied_in(self, round: int) -> frozenset[bytes]:
+        """What of that counts in `round`: from the second next round on, as with the floor."""
+        schedule, denied = self.params.schedule(), self._denied.get(self.params.attestation_policy, ())
+        return frozenset(entry for time, entry in denied if schedule.next_round(time) + 1 <= round)
 
     def evaluation_floor(self, round: int) -> int:
         """The floor that the guardian raised the policy's to, as it counts in `round`; 0 if it has not.

@@ -17,7 +17,7 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.errors import StorageError, Unavailable, WrongContent
 from earnest.client.follower import Follower
 from earnest.client.record import KeyRegistration
-from earnest.protocol.attestation import challenge
+from earnest.protocol.attestation import challenge, key_entry
 from earnest.protocol.quote import QuoteError, parse_quote
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
@@ -39,7 +39,7 @@ class Blocks(Protocol):
 
 
 class Enclaves:
-    """Judges the enclave keys of one run: each registration once a floor, for the verdict follows from its inputs."""
+    """Judges the enclave keys of one run: each that counts once a floor, for the verdict follows from its inputs."""
 
     def __init__(self, follower: Follower, blocks: Blocks, registry: str) -> None:
         self._follower, self._blocks, self._registry = follower, blocks, registry
@@ -71,7 +71,13 @@ class Enclaves:
     def _judge(
         self, round: int, key: KeyRegistration, evidence: Evidence, policy: PolicyFile
     ) -> Refusal | None:
-        """Why the key does not count in the round, None if it does."""
+        """Why the key does not count in the round, None if it does.
+
+        What was denied counts no more although nobody may have revoked the keys that rest on it.
+        """
+        rests_on = {key.workload, key.platform, key.pck, key.root_id, key_entry(key.key)}
+        if denied := sorted(rests_on & self._follower.record.denied_in(round)):
+            return _refused(f"the policy's guardian denied 0x{denied[0].hex()}")
         verification = self._verified(key, evidence, policy, self._follower.record.evaluation_floor(round))
         if not verification.policy_accepted:
             return _refused(verification.reason)
@@ -83,10 +89,12 @@ class Enclaves:
     def _verified(
         self, key: KeyRegistration, evidence: Evidence, policy: PolicyFile, floor: int
     ) -> Verification:
-        if (key, floor) not in self._judged:
-            facts = self._facts(key, policy, floor)
-            self._judged[key, floor] = judge_registration(evidence, facts, policy.policy, policy.document)
-        return self._judged[key, floor]
+        if (known := self._judged.get((key, floor))) is not None:
+            return known
+        found = judge_registration(evidence, self._facts(key, policy, floor), policy.policy, policy.document)
+        if found.policy_accepted:  # a refusal may be for the hash of a block that a reorganisation took back
+            self._judged[key, floor] = found
+        return found
 
     def _facts(self, key: KeyRegistration, policy: PolicyFile, floor: int) -> RegistrationFacts:
         chain_id, run = self._blocks.chain_id, self._follower.record.run

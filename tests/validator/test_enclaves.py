@@ -18,6 +18,7 @@ from earnest.client.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.tasks.shakespeare import Shakespeare
+from earnest.protocol.attestation import key_entry
 from earnest.protocol.attestation_policy import PolicyDocument
 from earnest.protocol.quote import parse_quote
 from earnest.protocol.recipe import Recipe
@@ -26,7 +27,7 @@ from earnest.protocol.verdicts import Verdict
 from earnest.validator.enclaves import Enclaves
 from earnest.validator.judge import Missing, judge_round
 from earnest.validator.payload import Refusal
-from tests.client.attested_town import VENDOR, Town, open_town
+from tests.client.attested_town import VENDOR, Town, enclave_key, open_town
 from tests.client.world import TRAINER_BOND, make_world
 
 from .arena import Arena
@@ -132,6 +133,28 @@ def test_a_raised_floor_counts_from_the_second_next_round(view: Enclaves) -> Non
 def test_collateral_that_expired_before_the_round_does_not_count(view: Enclaves) -> None:
     expected = "not attested: the collateral of the enclave key had expired when the round opened"
     assert reasons(view.unattested(4)) == {1: expected}
+
+
+def test_what_was_denied_counts_no_more_although_nobody_revoked_it(tmp_path: Path) -> None:
+    """From the second next round on, which is when a revocation would have ended the key: no round under way is hit."""
+    with open_town("embedded", tmp_path, PolicyDocument(margin_s=0)) as town:
+        town.open_run()
+        town.register()
+        town.register("other trainer", key="spared", attester=SimulatedAttester(VENDOR, platform=1))
+        for round in range(3):
+            town.travel(town.params.schedule().commit(round).start)
+            if round == 0:
+                entry = key_entry(enclave_key("key").address)
+                town.send("guardian", town.contracts.registry.deny(town.policy.policy, entry))
+            town.commit("trainer", 0, round)
+            town.commit("other trainer", 1, round)
+            town.travel(town.params.schedule().reveal(round).start)
+            town.reveal("trainer", 0, round, "key")
+            town.reveal("other trainer", 1, round, "spared")
+        view = enclaves(town, tmp_path / "view")
+        assert view.unattested(0) == view.unattested(1) == {}
+        expected = f"not attested: the policy's guardian denied 0x{entry.hex()}"
+        assert reasons(view.unattested(2)) == {0: expected}
 
 
 def test_evidence_that_nobody_serves_does_not_count(town: Town, tmp_path: Path) -> None:
