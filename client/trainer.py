@@ -58,6 +58,12 @@ LATE_SHARE = 1 / 50
 LATE_S = 5
 """The least of that share, seconds."""
 
+CLOSE_S = 30.0
+"""What a step may still take when the node is closed, seconds; the process does not wait for a training that hangs."""
+
+KEY_S = 200
+"""What registering a key may take, seconds: a quote, its collateral, a transaction."""
+
 
 @dataclass(frozen=True)
 class HonestWork:
@@ -128,8 +134,13 @@ class Job:
             log.warning("late", round=self.assignment.round, cause="the commit window is nearly over")
             self._late.set()
 
-    def wait(self) -> None:
-        self._thread.join()
+    def wait(self, timeout_s: float | None = None) -> None:
+        self._thread.join(timeout_s)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the training, once it is done; None if it came to its end."""
+        return self._error
 
     def result(self) -> HonestWork:
         """What the training made, once it is done; raises what it raised."""
@@ -259,9 +270,13 @@ class TrainerNode(Node):
 
     def close(self) -> None:
         """Gives up the round in training; its checkpoint leads on."""
-        if self._job is not None:
-            self._job.stop()
-            self._job.wait()
+        if (job := self._job) is not None:
+            job.stop()
+            job.wait(CLOSE_S)
+            if not job.done:
+                log.error(
+                    "left behind", round=job.assignment.round, cause=f"a step takes longer than {CLOSE_S} s"
+                )
 
     def figures(self) -> dict[str, Any]:
         """`time`: where the node's seconds went (Timesheet); `attestation`, where it attests: what did not work."""
@@ -309,16 +324,18 @@ class TrainerNode(Node):
             job.hurry()
 
     def _take(self, job: Job) -> None:
-        round = job.assignment.round
-        try:
+        """What came of a job. Whatever a task, torch or the machine raised: the rounds before have to be revealed."""
+        round, error = job.assignment.round, job.error
+        if error is None:
             self._work = {round: job.result()}
-        except TrainingStopped as stopped:
-            log.info("given up", round=round, cause=stopped.cause)
-        except TrainingDiverged as error:
+        elif isinstance(error, TrainingStopped):
+            log.info("given up", round=round, cause=error.cause)
+        elif isinstance(error, TrainingDiverged):
             log.error("nothing to submit", round=round, cause=error.cause, fix=error.fix)
             self._skipped.add(round)
-        except EarnestError as error:
-            log.error("training failed", round=round, cause=error.cause, fix=error.fix)
+        else:
+            cause = error.cause if isinstance(error, EarnestError) else f"{type(error).__name__}: {error}"
+            log.error("training failed", round=round, cause=cause, fix=getattr(error, "fix", ""))
             self._failures[round] = self._failures.get(round, 0) + 1
             if self._failures[round] == TRIES:
                 self._skipped.add(round)
@@ -400,7 +417,8 @@ class TrainerNode(Node):
             return
         saved = self.parts.journal.commitment(self.run, round, self.role)
         if saved is None and round in self._work:
-            saved = self._claim(round, self._work.pop(round))
+            saved = self._claim(round, self._work[round])
+            del self._work[round]  # not before it is written down: a full disk may have room again
         if saved is None:
             return
         runs = self.parts.contracts.runs
@@ -486,11 +504,12 @@ class TrainerNode(Node):
         return not any(self._is_pressed(round, head.time) for round in range(max(0, now - 1), now + 1))
 
     def _is_pressed(self, round: int, time: int) -> bool:
-        """Whether the round's reveal is still to be made, or its commitment in the second half of its window."""
+        """Whether the round's reveal would have to wait, or its commitment in the second half of its window."""
         schedule, seat, seen = self.follower.schedule, self.seat_in(round), self.record.round(round)
-        if schedule.reveal(round).contains(time):
-            return seat in seen.commits and seat not in seen.manifests
-        window = schedule.commit(round)
+        window, reveal = schedule.commit(round), schedule.reveal(round)
+        if seat in seen.commits or self.parts.journal.commitment(self.run, round, self.role) is not None:
+            near = time >= reveal.start or 2 * (time + KEY_S) >= reveal.start + reveal.end
+            return near and time < reveal.end and seat not in seen.manifests
         late = window.contains(time) and 2 * time >= window.start + window.end
         return late and seat is not None and seat not in seen.commits
 
