@@ -141,10 +141,10 @@ def test_what_was_denied_counts_no_more_although_nobody_revoked_it(tmp_path: Pat
         town.open_run()
         town.register()
         town.register("other trainer", key="spared", attester=SimulatedAttester(VENDOR, platform=1))
+        entry = key_entry(enclave_key("key").address)
         for round in range(3):
             town.travel(town.params.schedule().commit(round).start)
             if round == 0:
-                entry = key_entry(enclave_key("key").address)
                 town.send("guardian", town.contracts.registry.deny(town.policy.policy, entry))
             town.commit("trainer", 0, round)
             town.commit("other trainer", 1, round)
