@@ -6,7 +6,6 @@ challenge's block, the policy among the run's files. So all validators come to t
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Protocol
 
 import structlog
@@ -17,7 +16,7 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.errors import StorageError, Unavailable, WrongContent
 from earnest.client.follower import Follower
 from earnest.client.record import KeyRegistration
-from earnest.protocol.attestation import challenge, key_entry
+from earnest.protocol.attestation import challenge, claims, key_entry
 from earnest.protocol.quote import QuoteError, parse_quote
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
@@ -124,11 +123,11 @@ def _evidence(found: bytes | StorageError | OSError, key: KeyRegistration) -> Ev
         return Refusal(Verdict.ABSTAIN, "the validator's own infrastructure failed")
     try:
         evidence = Evidence.read(found)
-        signed = parse_quote(evidence.quote).signed
+        shown = claims(parse_quote(evidence.quote))
     except (EvidenceError, QuoteError) as error:
         return _refused(str(error))
-    if sha256(signed).digest() != key.quote:
-        return _refused("the evidence is of another quote than the one registered")
+    if (shown.quote, shown.pck) != (key.quote, key.pck):  # a platform has a PCK key for each of its versions
+        return _refused("the evidence is of another quote, or PCK key, than the one registered")
     return evidence
 
 

@@ -37,6 +37,7 @@ FLOOR = 101
 """Raised in round 1, so that it counts from round 3 on; the vendor's usual collateral has number 100."""
 
 NEWER = 200
+OTHER_QUOTE = "not attested: the evidence is of another quote, or PCK key, than the one registered"
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +120,15 @@ def test_a_machine_out_of_date_does_not_count(view: Enclaves) -> None:
 
 
 def test_evidence_of_another_quote_does_not_count(view: Enclaves) -> None:
-    expected = "not attested: the evidence is of another quote than the one registered"
-    assert reasons(view.unattested(2)) == {1: expected}
+    assert reasons(view.unattested(2)) == {1: OTHER_QUOTE}
+
+
+def test_evidence_under_another_pck_key_does_not_count(town: Town, tmp_path: Path) -> None:
+    """One that was denied, say, while the registry was shown an older one of the same platform."""
+    seen = enclaves(town, tmp_path)
+    attested = seen._follower.record.round(0).attested
+    attested[0] = replace(attested[0], pck=b"\1" * 32)
+    assert reasons(seen.unattested(0))[0] == OTHER_QUOTE
 
 
 def test_a_raised_floor_counts_from_the_second_next_round(view: Enclaves) -> None:
