@@ -41,8 +41,8 @@ class Record:
 
 
 def bond_unit(limit: int) -> int:
-    """Wei that bonds are counted in, rounded down, under a policy's `platform_bond`: as few as let the limit fit."""
-    return 1 << max(limit.bit_length() - BOND_BITS, 0)
+    """Wei that bonds are counted in, rounded down, under a policy's `platform_bond`: 1, 2**16, 2**32, .., as it fits."""
+    return 1 << 16 * max(-(-(limit.bit_length() - BOND_BITS) // 16), 0)
 
 
 @dataclass

@@ -5,19 +5,19 @@
 @title Platforms
 @license MIT
 @notice How many keys, and how much bond, one physical machine may hold in a run. Protocol section 11.
-@dev A key is one word: trainer (160 bits), expiry (40), bond in units of 2**u wei, rounded down (48), u (8). The unit is
-     the least that the policy's limit fits, so that tokens of any decimals are counted to 2**-47 of the limit. Words are
-     never erased, only taken over, so the first empty one ends the list. A key that was revoked counts until it would
-     have expired.
+@dev A key is one word: trainer (160 bits), expiry (40), bond in units of 2**u wei, rounded down (48), u (8). u is 0, 16, 32,
+     .., the first with which the policy's limit fits: tokens of any decimals are counted to 2**-32 of the limit. Words
+     are never erased, only taken over, so the first empty one ends the list. A key that was revoked counts until it
+     would have expired.
 """
 
 from interfaces import IAttestationRegistry
-from modules import bits
 
 MAX_KEYS: constant(uint256) = 16
 EXPIRY: constant(uint256) = 160
 BOND: constant(uint256) = 200
 BOND_BITS: constant(uint256) = 48
+UNIT_STEP: constant(uint256) = 16
 UNIT: constant(uint256) = 248
 ADDRESS_MASK: constant(uint256) = 2**160 - 1
 EXPIRY_MASK: constant(uint256) = 2**40 - 1
@@ -32,7 +32,12 @@ def _unit(bond_limit: uint256) -> uint256:
     """
     @return Bits that a bond is shifted by to be counted under the limit.
     """
-    return max(bits._span(bond_limit), BOND_BITS) - BOND_BITS
+    unit: uint256 = 0
+    for i: uint256 in range(5):
+        if bond_limit >> (BOND_BITS + unit) == 0:
+            break
+        unit += UNIT_STEP
+    return unit
 
 
 @internal

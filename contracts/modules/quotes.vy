@@ -89,9 +89,11 @@ def _trust_domain(quote: Bytes[702], body: uint256) -> IAttestationRegistry.Clai
     assert attributes & SEPT_VE_DISABLE != 0, "attestation: SEPT_VE_DISABLE clear"
     assert attributes & ~TD_ATTRIBUTES == 0, "attestation: TD attribute refused"
     # MROWNER and MROWNERCONFIG: the host chooses them, and the workload id does not say them
-    owned: bool = False
-    for at: uint256 in [232, 264, 296]:
-        owned = owned or extract32(quote, body + at) != empty(bytes32)
+    owned: bool = (
+        extract32(quote, body + 232) != empty(bytes32)
+        or extract32(quote, body + 264) != empty(bytes32)
+        or extract32(quote, body + 296) != empty(bytes32)
+    )
     assert not owned, "attestation: TD has an owner"
     # TD attributes, XFAM, MRTD and config id, RTMR0 to RTMR2
     fields: Bytes[260] = concat(0x81000000, slice(quote, body + 120, 112), slice(quote, body + 328, 144))

@@ -136,7 +136,7 @@ class Life:
         """Time goes on, and bonds grow or leave."""
         trainer = self.random.choice(self.run.trainers)
         if self.random.random() < 0.4:
-            self.run.bond(trainer, self.random.choice((1, 4_096, BOND)))
+            self.run.bond(trainer, self.random.choice((1, 65_536, BOND)))
         elif self.random.random() < 0.2 and self.standing(trainer):
             self.parts.vault.start_exit(self.parts.settlement.address, self.run.id, sender=trainer)
         self.attested.evm.mine(3, self.random.choice((1, 700, 1_400)))

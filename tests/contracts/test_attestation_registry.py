@@ -364,16 +364,16 @@ def test_the_bonds_of_a_platforms_keys_are_limited_together(capped: AttestedRun)
 
 
 def test_bonds_are_counted_to_what_fits_beside_the_key() -> None:
-    """In units of 2**12 wei where the limit has 60 bits, rounded down: what the limit allows is never refused."""
-    made = AttestedRun.create(trainers=0, platform_bond=10**18 + 4095, platform_keys=4)
-    bonds = [10**18 - 10**6, 10**6 + 4095]
+    """In units of 2**16 wei where the limit has 60 bits, rounded down: what the limit allows is never refused."""
+    made = AttestedRun.create(trainers=0, platform_bond=10**18 + 65_535, platform_keys=4)
+    bonds = [10**18 - 10**6, 10**6 + 65_535]
     for bond in bonds:
         made.run.join_trainers(1, bond=bond)
     made.register(0)
     made.register(1, key="second")
     platform = claims_of(SimulatedAttester(VENDOR)).platform
     held = made.registry.platform_keys(made.run.id, platform)
-    assert [place.bond for place in held] == [bond // 4096 * 4096 for bond in bonds]
+    assert [place.bond for place in held] == [bond // 65_536 * 65_536 for bond in bonds]
 
 
 def test_the_largest_bond_there_is_fits_its_field() -> None:
@@ -382,7 +382,7 @@ def test_the_largest_bond_there_is_fits_its_field() -> None:
     made.register()
     platform = claims_of(SimulatedAttester(VENDOR)).platform
     (place,) = made.registry.platform_keys(made.run.id, platform)
-    assert place.bond == 2**96 - 2**50
+    assert place.bond == 2**96 - 2**64
     with reverts("attestation: nothing against the key"):
         revoke(made)
 
@@ -391,7 +391,7 @@ def test_a_bond_that_grew_beyond_what_was_counted_ends_the_key(capped: AttestedR
     capped.register(0)
     with reverts("attestation: nothing against the key"):
         revoke(capped)
-    capped.run.bond(capped.run.trainers[0], 2**15)
+    capped.run.bond(capped.run.trainers[0], 2**16)
     revoke(capped)
     (log,) = capped.evm.events("KeyRevoked")
     assert log["entry"] == bytes(32)
