@@ -20,6 +20,7 @@ from typing import Any
 
 import dcap_qvl
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from eth_hash.auto import keccak
@@ -45,7 +46,8 @@ from .vendors.nvidia import verify_gpus
 from .verification import Check, Verification, verdict
 
 MAX_ROOT_BYTES = 16_384
-MAX_TIME = 2**40
+MAX_TIME = 253_402_300_800
+"""The first second of the year 10000, which no calendar here has."""
 
 DEFAULT_DOCUMENT = PolicyDocument()
 
@@ -273,9 +275,15 @@ def _read(quote: bytes, collateral: bytes, root: bytes) -> tuple[list[Check], _I
 
 
 def _root(root: bytes) -> x509.Certificate:
+    """The root, signed by itself: with any other the verifier's path builder ends the process rather than refuse."""
     if len(root) > MAX_ROOT_BYTES:
         raise ValueError(f"larger than {MAX_ROOT_BYTES} bytes")
-    return load_certificate(root)
+    certificate = load_certificate(root)
+    try:
+        certificate.verify_directly_issued_by(certificate)
+    except InvalidSignature as error:
+        raise ValueError("it is not signed by itself") from error
+    return certificate
 
 
 def _p256(certificate: x509.Certificate) -> bytes:
