@@ -41,7 +41,7 @@ class Record:
 
 
 def bond_unit(limit: int) -> int:
-    """Wei that bonds are counted in, rounded down, under a policy's `platform_bond`: 1, 2**16, 2**32, .., as it fits."""
+    """Wei that bonds are counted in, rounded down, under a policy's `platform_bond`: 1, 2**16, 2**32, .."""
     return 1 << 16 * max(-(-(limit.bit_length() - BOND_BITS) // 16), 0)
 
 

@@ -417,6 +417,20 @@ def test_a_chain_without_block_hashes_gives_no_challenge(attested: AttestedRun) 
         revm.insert_account_info(address, pyrevm.AccountInfo(nonce=1, code=code))
 
 
+def test_a_chain_without_block_hashes_gets_no_run(attested: AttestedRun) -> None:
+    """Its seeds could be foreseen: which data a trainer is judged on, before it commits."""
+    parts = attested.run.system
+    revm, address = parts.evm.revm, parts.runs.address
+    code = bytes(revm.get_code(address) or b"")
+    revm.insert_account_info(address, pyrevm.AccountInfo(nonce=1, code=blind(code)))
+    try:
+        with reverts("runs: no block hash"):
+            Run.create(parts)
+    finally:
+        revm.insert_account_info(address, pyrevm.AccountInfo(nonce=1, code=code))
+    Run.create(parts)
+
+
 def blind(code: bytes) -> bytes:
     """The same code on a chain whose BLOCKHASH is zero: ISZERO, of a block's number, in its place."""
     changed, at = bytearray(code), 0
