@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from earnest.protocol.attestation import key_entry
 from earnest.protocol.consensus import Ballot, Settled, settle
 from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
@@ -104,6 +105,11 @@ class KeyRegistration:
     def ends(self) -> int:
         """It signs for rounds that open before this, unix seconds."""
         return self.expiry if self.revoked is None else self.revoked
+
+    @property
+    def rests_on(self) -> frozenset[bytes]:
+        """What a guardian may deny to end it: workload, platform, PCK key, root and the key itself."""
+        return frozenset((self.workload, self.platform, self.pck, self.root_id, key_entry(self.key)))
 
 
 @dataclass

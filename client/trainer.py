@@ -43,6 +43,7 @@ from earnest.client.tasks.task import PrivateData, Task
 from earnest.client.timesheet import TRAINING, Timesheet
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.merkle import samples_root
+from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Role
 
 log = structlog.get_logger()
@@ -297,10 +298,19 @@ class TrainerNode(Node):
             return "a seat"
         if not schedule.commit(round).contains(head.time) or self._has_worked(round):
             return "the next round"
+        if self._is_denied(round):
+            return "an enclave key that counts"
         base, samples = self.reached(self.follower.base, round), self.follower.samples(round)
         if base is None or samples is None:
             return "the base state" if base is None else "the samples"
         return Assignment(round, seat, base.root, samples.assigned[seat])
+
+    def _is_denied(self, round: int) -> bool:
+        """Whether the run asks for an enclave key and ours was denied: known a round before, and nobody would pay."""
+        key = self.record.newest_key(self.parts.account)
+        if key is None or self.record.params.level != Level.ATTESTED:
+            return False
+        return not key.rests_on.isdisjoint(self.record.denied_in(round))
 
     def _has_worked(self, round: int) -> bool:
         done = round in self._skipped or round in self._work

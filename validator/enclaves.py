@@ -16,7 +16,7 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.errors import StorageError, Unavailable, WrongContent
 from earnest.client.follower import Follower
 from earnest.client.record import KeyRegistration
-from earnest.protocol.attestation import challenge, claims, key_entry
+from earnest.protocol.attestation import challenge, claims
 from earnest.protocol.quote import QuoteError, parse_quote
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
@@ -74,8 +74,7 @@ class Enclaves:
 
         What was denied counts no more although nobody may have revoked the keys that rest on it.
         """
-        rests_on = {key.workload, key.platform, key.pck, key.root_id, key_entry(key.key)}
-        if denied := sorted(rests_on & self._follower.record.denied_in(round)):
+        if denied := sorted(key.rests_on & self._follower.record.denied_in(round)):
             return _refused(f"the policy's guardian denied 0x{denied[0].hex()}")
         verification = self._verified(key, evidence, policy, self._follower.record.evaluation_floor(round))
         if not verification.policy_accepted:

@@ -25,10 +25,10 @@ from earnest.client.errors import EndpointDown, Reverted
 from earnest.client.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.trainer import TrainerNode
-from earnest.protocol.attestation import Registration, pck_chain, registry_parts
+from earnest.protocol.attestation import Registration, pck_chain, platform_hash, registry_parts
 from earnest.protocol.quote import parse_quote
 from earnest.protocol.verdicts import Role, Verdict
-from tests.client.world import TRAINER_BOND, World, make_world
+from tests.client.world import SEED, TRAINER_BOND, World, account, make_world
 from tests.validator.vectors import read
 
 T0, T1, V0, V1 = "trainer-0", "trainer-1", "validator-0", "validator-1"
@@ -164,6 +164,28 @@ def kill(world: World) -> None:
         path.unlink()
     world.open(KILLED)
     world.served.add(KILLED, world.party(KILLED).serve())
+
+
+def test_nobody_trains_for_nothing_once_its_key_is_denied(tmp_path: Path) -> None:
+    """A guardian's denial is known for a round before it counts: then a node stops, and resumes with another key."""
+    guardian = account(SEED, 0).address  # the sponsor's
+    policy = PolicyFile.from_quotes([QUOTE], guardian=guardian)
+    with attested_world(tmp_path, 2, rounds=4, policy=policy) as world:
+        nodes = [
+            at_work(world, name, keeper(world, name, machine(number))) for number, name in enumerate((T0, T1))
+        ]
+        window = world.schedule.commit(0)
+        world.play(until=window.start + 1)
+        denied = platform_hash(VENDOR.ppid(0))
+        world.send("sponsor", world.contracts.registry.deny(policy.policy, denied))
+        world.play(until=world.schedule.commit(3).start)
+        record = nodes[1].record
+        assert [sorted(record.round(round).commits) for round in range(3)] == [[0, 1], [0, 1], [1]]
+        other = keeper(world, T0, machine(7))
+        assert other.renew(world.chain.head()) is not None
+        world.play()
+        assert sorted(record.round(3).commits) == [0, 1]
+        assert world.bond(T0) == TRAINER_BOND
 
 
 def seat(name: str) -> int:
