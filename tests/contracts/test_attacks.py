@@ -654,7 +654,9 @@ def test_sources_use_no_dangerous_feature() -> None:
             continue
         assert source.startswith("# pragma version 0.4.3\n# pragma evm-version cancun\n")
         assert "# pragma nonreentrancy on\n" in source
-        if path.name == "p256.vy":  # there is no interface to a precompile: it is asked, and cannot change a thing
+        if (
+            path.name == "p256.vy"
+        ):  # there is no interface to a precompile: it is asked, and cannot change a thing
             assert source.count("raw_call") == source.count("is_static_call=True") == 1
             source = source.replace("raw_call", "")
         for feature in (
