@@ -187,9 +187,13 @@ class RunRecord:
             elif event.args.get("penalty") in self.penalties:
                 self._events.append(event)
                 self._on_penalty(event.name, event.args)
-            elif event.name in _NARROWINGS:  # of any policy: it may be older than the run that chose it
+            elif event.name in _NARROWINGS and self._may_narrow(event.args["policy"]):
                 self._events.append(event)
                 _NARROWINGS[event.name](self, event.args)
+
+    def _may_narrow(self, policy: bytes) -> bool:
+        """Whether the policy is, or may be, the run's, which can be younger. Anyone may narrow policies of its own."""
+        return self._params is None or policy == self._params.attestation_policy
 
     def rewind(self, block: int) -> None:
         """Forgets every event after `block`: those blocks are no longer on the chain."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -115,6 +116,19 @@ def test_an_older_narrowing_counts_for_a_run_that_chooses_the_policy_later(town:
         town.run = first
     events = town.record().events
     assert {event.args["policy"] for event in events if "policy" in event.args} == {town.policy.hash}
+
+
+def test_what_others_do_to_their_own_policies_fills_no_record(town: Town) -> None:
+    """Anyone is the guardian of policies that it makes up, and pays only gas for denying under them."""
+    record = town.record()
+    denied = next(event for event in record.events if event.name == "Denied")
+    known = len(record._events)
+    record.apply([replace(denied, args={**denied.args, "policy": bytes([i]) * 32}) for i in range(9)])
+    assert len(record._events) == known
+    younger = RunRecord(town.run)
+    younger.apply([denied])
+    younger.apply(event for event in town.record().events if event.name == "RunCreated")
+    assert younger.denied == (denied.args["entry"],)
 
 
 def test_forgotten_blocks_take_keys_denials_and_attestations_with_them(town: Town) -> None:
