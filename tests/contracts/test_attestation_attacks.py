@@ -17,10 +17,12 @@ from earnest.client.attestation.simulated import QuoteKind, SimulatedAttester, r
 from earnest.protocol.attestation import Policy, key_entry, registry_parts, round_statement
 from earnest.protocol.certificate import parse_certificate, pem_to_ders
 from earnest.protocol.verdicts import Verdict
+from earnest.validator.attestation import verify_under
 from tests.contracts.attested import (
     GUARDIAN,
     VENDOR,
     AttestedRun,
+    assembled,
     claims_of,
     enclave_key,
     policy_for,
@@ -28,7 +30,7 @@ from tests.contracts.attested import (
 )
 from tests.contracts.harness import Reverted, account, reverts
 from tests.contracts.rounds import SALT, STRANGER, Run, accepted, report, verdict
-from tests.contracts.test_attestation_quotes import Crooked
+from tests.contracts.test_attestation_quotes import TRUSTED_AT, Crooked
 
 PLATFORM_2 = SimulatedAttester(VENDOR, platform=2)
 OVERLAP = {"commit_s": 2_000, "overlap": True}
@@ -493,7 +495,12 @@ def test_a_host_cannot_configure_what_the_workload_id_leaves_out(
     honest = quote_of(SimulatedAttester(VENDOR, format=kind), bytes(64))
     policy = policy_for(honest)
     for at in fields:
-        quote, _ = Crooked(VENDOR, format=kind, body=((at, 1),)).signed_again()
+        quote, collateral = Crooked(VENDOR, format=kind, body=((at, 1),)).signed_again()
         assert quote.workload() == honest.workload() and any(quote.unmeasured)
         with reverts(reason):
             attested.registry.check_quote(policy, registry_parts(quote, policy.pck_cas))
+    judged = verify_under(assembled(quote), collateral, VENDOR.root_der, TRUSTED_AT, policy)
+    assert judged.accepted and not judged.policy_accepted
+    assert "the workload id leaves out" in judged.reason
+    raw, collateral = assembled(honest), VENDOR.collateral("sgx" if kind == "sgx3" else "tdx")
+    assert verify_under(raw, collateral, VENDOR.root_der, TRUSTED_AT, policy).policy_accepted

@@ -310,6 +310,19 @@ def test_a_debug_machine_is_told_so() -> None:
         prepare(debug, KEY, PLACE, CHALLENGE, policy)
 
 
+class Owned(SimulatedAttester):
+    """Its host set MROWNERCONFIG."""
+
+    def _td_report(self, report_data: bytes) -> bytes:
+        made = super()._td_report(report_data)
+        return made[:280] + b"\1" * 48 + made[328:]
+
+
+def test_a_machine_under_its_hosts_orders_is_told_so() -> None:
+    with pytest.raises(RegistrationError, match="MROWNERCONFIG"):
+        prepare(Owned(VENDOR, HONEST.code), KEY, PLACE, CHALLENGE, POLICY)
+
+
 def test_gpu_evidence_is_over_the_binding_and_hashed_into_the_report_data() -> None:
     nonces: list[bytes] = []
 
