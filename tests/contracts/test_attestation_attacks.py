@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pyrevm
@@ -169,6 +170,40 @@ def test_a_key_that_expires_as_it_is_registered_holds_its_place() -> None:
     run.commit([0])
     run.enter("reveal")
     reveal(made, 0, signed(made, 0, "first", 0))
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("terms", [{}, OVERLAP], ids=["rounds apart", "rounds overlap"])
+def test_no_order_of_registrations_signs_more_in_a_round_than_there_are_places(
+    terms: dict[str, Any], seed: int
+) -> None:
+    """Four trainers on one machine with two places register and reveal whenever they can."""
+    random, rounds, trainers = Random(seed), 3, range(4)
+    made = AttestedRun.create(4, run={"rounds": rounds, **terms}, ttl_s=random.choice((1, 400)))
+    run, counted = made.run, [set[int]() for _ in range(rounds)]
+    schedule, committed = run.params.schedule(), set[int]()
+    newest = dict.fromkeys(trainers, "")
+    made.evm.travel(schedule.start)
+    while schedule.round_at(made.evm.time) <= rounds:
+        now, current = made.evm.time, schedule.round_at(made.evm.time)
+        if current < rounds and current not in committed and schedule.commit(current).contains(now):
+            committed.add(current)
+            run.commit(trainers, current)
+        for trainer in random.sample(trainers, 2):
+            try:
+                made.register(trainer, key=f"{trainer} {now}")
+                newest[trainer] = f"{trainer} {now}"
+            except Reverted as refusal:
+                assert refusal.reason == "attestation: platform is full"
+        for trainer in trainers:
+            for round in {max(current - 1, 0), min(current, rounds - 1)} & committed:
+                try:
+                    reveal(made, trainer, signed(made, trainer, newest[trainer], round), round)
+                    counted[round].add(trainer)
+                except (Reverted, ValueError):
+                    continue
+        made.evm.mine(seconds=random.choice((150, 400)))
+    assert max(map(len, counted)) == 2
 
 
 # Nobody's bond, nobody's pay.
@@ -376,6 +411,17 @@ def test_a_guardian_registers_nothing_and_touches_no_other_policy(attested: Atte
 # Somebody else's key.
 
 
+def test_another_registry_of_the_same_code_names_no_keys(attested: AttestedRun) -> None:
+    """Whoever deploys it; so nothing that it logs stands on a run's record."""
+    parts = attested.run.system
+    rogue = parts.evm.deploy(
+        "AttestationRegistry", parts.runs.address, parts.settlement.address, parts.vault.address
+    )
+    with reverts("runs: not the registry"):
+        replace(attested, registry=rogue).register(0)
+    assert attested.enclave_key() == (0, 0)
+
+
 def test_a_key_that_two_trainers_share_signs_for_each_its_own(attested: AttestedRun) -> None:
     """Who gets an enclave to name another's key gains nothing: the manifest names the trainer."""
     attested.register(0)
@@ -495,10 +541,11 @@ def test_a_host_cannot_configure_what_the_workload_id_leaves_out(
     honest = quote_of(SimulatedAttester(VENDOR, format=kind), bytes(64))
     policy = policy_for(honest)
     for at in fields:
-        quote, collateral = Crooked(VENDOR, format=kind, body=((at, 1),)).signed_again()
+        quote, _ = Crooked(VENDOR, format=kind, body=((at, 1),)).signed_again()
         assert quote.workload() == honest.workload() and any(quote.unmeasured)
         with reverts(reason):
             attested.registry.check_quote(policy, registry_parts(quote, policy.pck_cas))
+    quote, collateral = Crooked(VENDOR, format=kind, body=((fields[-1], 1),)).signed_again()
     judged = verify_under(assembled(quote), collateral, VENDOR.root_der, TRUSTED_AT, policy)
     assert judged.accepted and not judged.policy_accepted
     assert "the workload id leaves out" in judged.reason
