@@ -148,6 +148,7 @@ class ValidatorNode(Node):
             self._reports[round] = Report(base.root, newest.root, bytes(32), ())
         elif (inputs := self._inputs(round, base, newest)) is not None:
             self._reports[round] = self._judge(inputs)
+            self._warn_if_late(round)
 
     def _judge(self, inputs: RoundInputs) -> Report:
         """Judges, and abstains from every seat if this machine fails: that is no verdict on anybody."""
@@ -161,6 +162,15 @@ class ValidatorNode(Node):
             log.error("abstaining", round=inputs.round, cause=str(error))
             return abstention(inputs)
         return build_report(judged, inputs.base_root, inputs.newest_root, evidence)
+
+    def _warn_if_late(self, round: int) -> None:
+        window = self.follower.schedule.score_commit(round)
+        if self.parts.chain.head().time >= window.end:
+            cause = (
+                f"judging took longer than what the score commit window of {window.end - window.start} s left"
+            )
+            fix = "give this machine less else to do; the run's score_commit_s fits faster ones"
+            log.warning("too late to report", round=round, cause=cause, fix=fix)
 
     def _tell(self, round: int, judged: Judgement) -> None:
         """Logs what came of each update, in the words of the evidence file."""

@@ -239,6 +239,20 @@ def test_the_log_says_what_came_of_each_update_and_why(tmp_path: Path) -> None:
     assert cheat["reason"]
 
 
+def test_the_log_says_that_judging_took_too_long(tmp_path: Path) -> None:
+    with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world, capture_logs() as logs:
+
+        def slow(inputs: RoundInputs) -> Judgement:
+            world.devnet.travel(world.schedule.score_commit(inputs.round).end)
+            return judge_round(inputs)
+
+        world.node("validator-0", judge=slow)
+        world.play()
+    (late,) = (one for one in logs if one["event"] == "too late to report")
+    assert (late["round"], late["log_level"]) == (0, "warning")
+    assert "score commit window" in late["cause"]
+
+
 # Memory
 
 
