@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import asdict, replace
 from importlib.resources import files
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 app = make_group("plan")
 PLAIN = Flags()
 
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
-Above0 = Annotated[float, Parameter(validator=Number(gt=0))]
-NotBelow0 = Annotated[float, Parameter(validator=Number(gte=0))]
+LEAST, MOST = 1e-12, 10**15
+"""Of what is planned with: nothing is smaller or larger, and no product of such numbers is infinite."""
+
+Count = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST))]
+Above0 = Annotated[float, Parameter(validator=Number(gte=LEAST, lte=MOST))]
+NotBelow0 = Annotated[float, Parameter(validator=Number(gte=0, lte=MOST))]
 CodecName = Literal["dense-bf16", "int8", "topk-2bit", "lowrank-int4"]
 OVERLAPS = ("none", "delayed", "eager")
 
@@ -184,7 +188,7 @@ def privacy(
     buried = noise_to_signal(terms, size, trainers)
     document = {
         "noise": used,
-        "epsilon": got if used else None,
+        "epsilon": got if isfinite(got) else None,
         "delta": delta,
         "rounds": rounds,
         "unit": "all private data of one trainer",
@@ -192,6 +196,7 @@ def privacy(
         "noise_to_signal_of_mean": buried,
     }
     promise = f"epsilon {got:.3g} at delta {delta:g}" if used else "no promise: clipping alone gives none"
+    promise = promise if isfinite(got) or not used else "no promise: so little noise hides nothing"
     return Answer(
         document,
         [

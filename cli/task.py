@@ -73,9 +73,18 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     folder
         A new folder.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    from earnest.client.diloco.state import Spec, StateError, from_bytes, read_parameters, state_root
+    from earnest.client.diloco.state import (
+        Spec,
+        StateError,
+        from_bytes,
+        read_parameters,
+        state_bytes,
+        state_root,
+    )
+    from earnest.client.errors import StorageError
     from earnest.client.tasks.task import load_task
 
     if folder.exists():
@@ -84,16 +93,21 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     task = load_task(rules.task, rules.task_options)
     layout = Spec.of(read_parameters(task.build_model(rules.seed)))
     try:
-        found = from_bytes(_read(state), layout)
+        found = from_bytes(_read(state, state_bytes(layout)), layout)
     except StateError as error:
         raise UsageError(f"{state}: {error}", "take a state file of a run with this recipe") from error
-    folder.mkdir(parents=True)
     write = getattr(task, "export", None)
-    if callable(write):
-        write(found.parameters, folder)
-    else:
-        save_file(found.parameters, folder / "model.safetensors")
-    files = sorted(path.name for path in folder.iterdir())
+    try:
+        folder.mkdir(parents=True)
+        if callable(write):
+            write(found.parameters, folder)
+        else:
+            save_file(found.parameters, folder / "model.safetensors")
+        files = sorted(path.name for path in folder.iterdir())
+    except (OSError, SafetensorError) as error:
+        raise StorageError(
+            f"{folder} cannot be written: {error}", "make room, or name another folder"
+        ) from error
     document = {
         "folder": str(folder),
         "files": files,
@@ -130,21 +144,26 @@ def _option(text: str) -> tuple[str, int | float | str | bool]:
 
 def _recipe(path: Path) -> Recipe:
     from earnest.client.run_file import RunFile
-    from earnest.protocol.recipe import Recipe, RecipeError
+    from earnest.protocol.recipe import MAX_FILE_BYTES, Recipe, RecipeError
 
     if path.suffix == ".toml":
         return RunFile.read(path).make_recipe()
     try:
-        return Recipe.from_json(_read(path))
+        return Recipe.from_json(_read(path, MAX_FILE_BYTES))
     except RecipeError as error:
         raise UsageError(f"{path}: {error}", "correct the recipe") from error
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int) -> bytes:
+    """Raises UsageError for a file that cannot be read, or has more than `limit` bytes."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "name a file") from error
+    if len(content) > limit:
+        raise UsageError(f"{path} has more than {limit} bytes", "name the right file")
+    return content
 
 
 def _answer(report: CheckReport) -> Answer:

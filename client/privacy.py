@@ -81,7 +81,12 @@ def noise_for(epsilon: float, delta: float, rounds: int) -> float:
         raise PrivacyError(
             "no noise gives that", "epsilon and rounds are above 0, delta lies between 0 and 1"
         )
-    return float(_accounting().get_sigma_gaussian(epsilon, delta)) * 2 * math.sqrt(rounds)
+    try:
+        return float(_accounting().get_sigma_gaussian(epsilon, delta)) * 2 * math.sqrt(rounds)
+    except (ValueError, ArithmeticError) as error:
+        raise PrivacyError(
+            f"no noise is known for epsilon {epsilon:g}", "ask for one between 0.001 and 1000"
+        ) from error
 
 
 def noise_to_signal(privacy: Privacy, parameters: int, trainers: int = 1) -> float:

@@ -17,11 +17,13 @@ from earnest.client.attestation.policy import PolicyFile
 from earnest.client.errors import EarnestError
 from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
+from earnest.protocol.nesting import check_depth
 from earnest.protocol.recipe import Recipe, RecipeError
 from earnest.protocol.run import ZERO_HASH, Level, RunParams
 from earnest.protocol.verdicts import Role
 
 FINALITY_FACTOR = 2
+MAX_RUN_FILE_BYTES = 1 << 20
 SETUP_BLOCKS = 5
 """Blocks that opening a run may take: four transactions, one after the other."""
 
@@ -96,12 +98,19 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def read(path: Path) -> RunFile:
         """Raises RunFileError with the offending key."""
         try:
-            found = msgspec.toml.decode(path.read_bytes(), type=RunFile)
+            with path.open("rb") as file:
+                content = file.read(MAX_RUN_FILE_BYTES + 1)
+            if len(content) > MAX_RUN_FILE_BYTES:
+                raise RunFileError(
+                    f"{path} has more than {MAX_RUN_FILE_BYTES} bytes", "give the path of a run file"
+                )
+            check_depth(content)
+            found = msgspec.toml.decode(content, type=RunFile)
             policy = found.attestation_policy
             return found.changed(
                 {"attestation_policy": None if policy is None else str(path.parent / policy)}
             )
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RunFileError(
                 f"{path} is not a run file: {error}", "see `earnest run create --example`"
             ) from error

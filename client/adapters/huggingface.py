@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,14 @@ IGNORED = frozenset(
 )
 
 
+MAX_COUNT = 1 << 16
+"""Of anything that a configuration counts: layers, heads, experts. Lists are made of some before any model is."""
+
+MAX_SIZE = 1 << 31
+MAX_TENSORS = 1 << 14
+"""Parameters and buffers of a model; an update's header has room for fewer."""
+
+
 class CausalLm(Task):
     """A causal language model of the library, on the windows of a token file.
 
@@ -67,6 +76,7 @@ class CausalLm(Task):
         if not bytes_per_token > 0:
             raise ValueError("bytes_per_token is positive")
         self.config = checked_config(config)
+        check_memory(self.config, physical_memory())
         most = int(getattr(self.config, "max_position_embeddings", context) or context)
         if not 1 <= context <= most:
             raise ValueError(f"this model takes contexts of 1 to {most} tokens, not {context}")
@@ -105,13 +115,63 @@ def checked_config(config: str | Mapping[str, Any] | Path) -> Any:
         raise ValueError(f"a configuration may not hold {bad[0]!r}")
     if not isinstance(kind, str) or kind not in _causal_kinds():
         raise ValueError(f"transformers has no causal language model of type {kind!r}")
+    if (large := _too_large(fields)) is not None:
+        raise ValueError(f"a configuration may not ask for {large[1]} {large[0]}")
     kept = {name: value for name, value in fields.items() if name not in IGNORED}
     try:
         made = AutoConfig.for_model(kind, **kept)
-    except (TypeError, ValueError, AttributeError, KeyError, StrictDataclassError) as error:
+    except (
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        StrictDataclassError,
+    ) as error:
         raise ValueError(f"not a configuration of {kind}: {error}") from error
     made.dtype = torch.float32
     return made
+
+
+def physical_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_memory(config: Any, memory: int) -> None:
+    """Raises ValueError for a model whose tensors alone have more than `memory` bytes, before any of it is taken.
+
+    Builds it without numbers, and stops at the first tensor that is too much. What cannot be built so is not judged.
+    """
+    from torch.nn.modules import module
+
+    taken, tensors, here = 0, 0, threading.get_ident()
+
+    def count(_: nn.Module, name: str, tensor: Tensor | None) -> None:
+        nonlocal taken, tensors
+        if tensor is None or threading.get_ident() != here:
+            return
+        taken, tensors = taken + tensor.numel() * tensor.element_size(), tensors + 1
+        if taken > memory or tensors > MAX_TENSORS:
+            raise ValueError(
+                f"the model's first {tensors} tensors have {taken} bytes; this machine has {memory}, and a model at "
+                f"most {MAX_TENSORS} tensors"
+            )
+
+    hooks = [
+        module.register_module_parameter_registration_hook(count),
+        module.register_module_buffer_registration_hook(count),
+    ]
+    try:
+        with torch.device("meta"):
+            build(config, 0)
+    except (NotImplementedError, RuntimeError):
+        return
+    except (TypeError, ArithmeticError, AttributeError, LookupError) as error:
+        raise ValueError(f"no model can be made of this configuration: {error}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def build(config: Any, seed: int) -> nn.Module:
@@ -151,6 +211,19 @@ def _fields(config: str | Mapping[str, Any] | Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError("config is not a JSON object")
     return fields
+
+
+def _too_large(value: Any, key: str = "") -> tuple[str, int] | None:
+    """The first number, at any depth, that is more of something than there can be."""
+    if isinstance(value, Mapping):
+        found = (_too_large(inner, str(name)) for name, inner in value.items())
+    elif isinstance(value, list):
+        found = (_too_large(inner, key) for inner in value)
+    else:
+        counts = key.startswith("num_") or "layer" in key or "head" in key
+        large = type(value) is int and abs(value) > (MAX_COUNT if counts else MAX_SIZE)
+        return (key[:64], value) if large else None
+    return next((one for one in found if one is not None), None)
 
 
 def _keys(value: Any) -> set[str]:

@@ -17,9 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+MAX_HEAD = 64 << 20
+"""Bytes of a frame's JSON: ids of samples and names of tensors."""
+
 
 class Disconnected(Exception):
-    """The other end is gone."""
+    """The other end is gone, or says what no end of ours says."""
 
 
 def send_frame(
@@ -40,15 +43,21 @@ def receive_frame(source: socket.socket) -> tuple[dict[str, Any], dict[str, Tens
     """The next frame's fields and tensors. Raises Disconnected, TimeoutError."""
     length = bytearray(4)
     _exactly(source, memoryview(length))
-    text = bytearray(int.from_bytes(length, "little"))
+    if (size := int.from_bytes(length, "little")) > MAX_HEAD:
+        raise Disconnected(f"a frame's head of {size} bytes")
+    text = bytearray(size)
     _exactly(source, memoryview(text))
-    head = json.loads(text)
     tensors = {}
-    for name, shape in head["tensors"]:
-        value = torch.empty(math.prod(shape))
-        _exactly(source, _bytes(value))
-        tensors[name] = value.view(shape)
-    return head["fields"], tensors
+    try:
+        head = json.loads(text)
+        fields = dict(head["fields"])
+        for name, shape in head["tensors"]:
+            value = torch.empty(math.prod(shape))
+            _exactly(source, _bytes(value))
+            tensors[str(name)] = value.view(shape)
+    except (ValueError, TypeError, LookupError, RuntimeError, RecursionError) as error:
+        raise Disconnected(f"no frame: {error}") from error
+    return fields, tensors
 
 
 def digest(parameter: Tensor, momentum: Tensor) -> bytes:

@@ -31,7 +31,7 @@ from earnest.client.diloco.state import State
 from earnest.client.errors import EarnestError
 from earnest.client.parallel.frames import Disconnected, digest, receive_frame, send_frame
 from earnest.client.parallel.layout import Layout, LayoutError
-from earnest.client.tasks.task import TaskError
+from earnest.client.tasks.task import TaskError, without_secrets
 from earnest.protocol.recipe import Recipe
 
 log = structlog.get_logger()
@@ -283,10 +283,13 @@ class _Crew:
             place += ["--master-addr", hosts.address, "--master-port", str(hosts.port)]
         run = [sys.executable, "-m", "torch.distributed.run", *place, "--nproc-per-node", str(hosts.here)]
         worker = ["-m", "earnest.client.parallel", "--socket", path, "--timeout", str(self._timeout_s)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("EARNEST_")}
         with self._log.open("wb") as output:
             return subprocess.Popen(  # noqa: S603 - our own interpreter, no shell, no password
-                [*run, *worker], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+                [*run, *worker],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=without_secrets(os.environ),
             )
 
     def _accept(self, listening: socket.socket, start_s: float, stop: Callable[[], bool]) -> socket.socket:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from earnest.client.diloco.codecs import make_codec
 from earnest.client.diloco.engine import Machine, TrainerMemory, train_round
 from earnest.client.diloco.state import Spec, State, read_parameters
-from earnest.client.tasks.task import Batch, Task, TaskError, load_task
+from earnest.client.tasks.task import Batch, Task, TaskError, load_task, without_secrets
 from earnest.protocol.recipe import CODECS, CodecChoice, Inner, Recipe, Scoring
 
 NEIGHBOUR_TOLERANCE = 1e-3
@@ -121,20 +121,26 @@ def _probe(subject: Subject, threads: int, steps: int, which: int) -> dict[str, 
         "steps": steps,
         "which": which,
     }
-    environment = {**os.environ, "PYTHONHASHSEED": str(which + 1)}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "earnest.client.tasks.check"],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "earnest.client.tasks.check"],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**without_secrets(os.environ), "PYTHONHASHSEED": str(which + 1)},
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"crash": f"the process did not end in {TIMEOUT_S} s"}
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         return {"crash": lines[-1] if lines else f"the process ended with {done.returncode}"}
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"crash": "the task ended the process, or wrote over its answer"}
     if "refused" in answer:
         raise TaskError(*answer["refused"])
     return answer

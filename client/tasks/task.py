@@ -13,6 +13,14 @@ from earnest.client.diloco.optimizers import inner_optimizer
 from earnest.client.errors import EarnestError
 from earnest.protocol.recipe import Inner
 
+REFUSALS = (
+    *(TypeError, ValueError, ArithmeticError, AttributeError, LookupError),
+    *(OSError, RuntimeError, MemoryError),
+)
+"""What a task raises for options that make no sense, name no file of this machine, or ask for more than it has."""
+
+FOR_TASKS = frozenset({"EARNEST_TOKENS"})
+
 
 class Batch(NamedTuple):
     """B sequences: `inputs` and `targets`, int64 [B, T] for a language model; `loss` is their only reader."""
@@ -95,5 +103,15 @@ def load_task(dotted: str, options: Mapping[str, int | float | str | bool]) -> T
         )
     try:
         return found(**options)
-    except (TypeError, ValueError) as error:
-        raise TaskError(f"task {dotted} refuses its options: {error}", "correct task_options") from error
+    except REFUSALS as error:
+        told = str(error) or type(error).__name__
+        raise TaskError(f"task {dotted} refuses its options: {told}", "correct task_options") from error
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that runs a task: of ours it needs where the tokens are, no password."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("EARNEST_") or name in FOR_TASKS
+    }

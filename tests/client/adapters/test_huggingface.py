@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("transformers")
 
-from earnest.client.adapters.huggingface import CausalLm, checked_config, export_model
+from earnest.client.adapters.huggingface import CausalLm, build, check_memory, checked_config, export_model
 from earnest.client.adapters.memmap import TokenFile
 from earnest.client.diloco.engine import TrainerMemory, train_round
 from earnest.client.diloco.initial import initial_state
@@ -161,3 +163,34 @@ def test_parameters_of_another_model_are_not_exported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not the parameters"):
         export_model(checked_config(LLAMA), {"weight": torch.zeros(2)}, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": 10**9},
+        {"num_hidden_layers": 65_000},
+        {"vocab_size": 10**9, "hidden_size": 10**5},
+        {"hidden_size": 2**70},
+        {"hidden_size": 2**40},
+        {"num_attention_heads": 0},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 2**80}},
+    ],
+    ids=lambda change: "-".join(map(str, change.values()))[:30],
+)
+def test_a_strangers_model_larger_than_the_machine_is_refused_before_its_memory_is_taken(
+    change: dict[str, Any], options: dict[str, Any]
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TaskError):
+        load_task(PATH, {"config": json.dumps({**LLAMA, **change}), **options})
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "less than a GiB"
+
+
+def test_a_model_is_measured_without_being_made() -> None:
+    config = checked_config(LLAMA)
+    size = 4 * sum(p.numel() for p in build(config, 0).parameters())
+    check_memory(config, 2 * size)
+    with pytest.raises(ValueError, match="tensors have"):
+        check_memory(config, size - 1)
+    assert not nn.modules.module._global_parameter_registration_hooks, "nothing is left behind"

@@ -88,11 +88,13 @@ def test_processes_do_not_see_the_nodes_password(monkeypatch: pytest.MonkeyPatch
         raise OSError("not started")
 
     monkeypatch.setenv("EARNEST_PASSWORD", "a good password")
+    monkeypatch.setenv("EARNEST_TOKENS", "/data")
     monkeypatch.setattr("earnest.client.parallel.launcher.subprocess.Popen", watched)
     with pytest.raises(OSError, match="not started"):
         Processes(Hosts(here=1), TIMEOUT_S).ask({"do": "read"})
     assert "PATH" in started[0]
     assert "a good password" not in started[0].values()
+    assert started[0]["EARNEST_TOKENS"] == "/data", "they read the same token files"
 
 
 def test_hosts_that_do_not_come_together_are_an_error() -> None:

@@ -35,3 +35,32 @@ def test_silence_is_a_timeout() -> None:
     theirs.settimeout(0.05)
     with pytest.raises(TimeoutError):
         receive_frame(theirs)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"[",
+        b"[]",
+        b"{}",
+        b'{"fields": 5, "tensors": []}',
+        b'{"fields": {}, "tensors": [5]}',
+        b'{"fields": {}, "tensors": [["a", [-1]]]}',
+        b'{"fields": {}, "tensors": [["a", ["x"]]]}',
+        b'{"fields": {}, "tensors": [["a", [1099511627776, 1099511627776]]]}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
+)
+def test_an_end_that_speaks_garbage_is_gone(head: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    ours.sendall(len(head).to_bytes(4, "little") + head)
+    with ours, theirs, pytest.raises(Disconnected):
+        receive_frame(theirs)
+
+
+def test_no_memory_is_taken_for_a_head_that_no_end_of_ours_sends() -> None:
+    ours, theirs = socket.socketpair()
+    ours.sendall(b"\xff\xff\xff\xff")
+    with ours, theirs, pytest.raises(Disconnected, match="head of 4294967295 bytes"):
+        receive_frame(theirs)
