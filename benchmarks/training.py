@@ -85,15 +85,20 @@ class Method:
 SPARSE = Outer(0.8, 0.0, "contributor-mean")
 TOPK = CodecChoice("topk-2bit", k=1024, chunk=65_536, error_feedback=0.95)
 LOWRANK = CodecChoice("lowrank-int4", rank=8, error_feedback=0.95)
-LATE = Outer(0.4, 0.9)
+PLAIN = Outer(3.0, 0.0)
+"""Without momentum: error feedback is one already. 0.8 with a momentum of 0.8 adds up to 4 updates, too."""
+
+LATE = Outer(1.0, 0.0)
+"""An outer momentum and a late update overshoot together."""
+
 METHODS: dict[str, Method] = {
     "dense-bf16": Method(),
     "int8": Method(CodecChoice("int8", error_feedback=1.0)),
     "topk-2bit": Method(TOPK, SPARSE),
-    "topk-2bit, mean over all": Method(TOPK, replace(SPARSE, lr=3.0, aggregation="mean")),
+    "topk-2bit, mean over all": Method(TOPK, PLAIN),
     "topk-2bit, adaptive": Method(replace(TOPK, k_min=512, k=1280, energy=0.105), SPARSE),
-    "lowrank-int4": Method(LOWRANK),
-    "lowrank-int4, adaptive": Method(replace(LOWRANK, rank_min=4, rank=12, energy=0.24)),
+    "lowrank-int4": Method(LOWRANK, PLAIN),
+    "lowrank-int4, adaptive": Method(replace(LOWRANK, rank_min=4, rank=12, energy=0.24), PLAIN),
     "delayed": Method(outer=LATE, overlap="delayed"),
     "eager": Method(outer=LATE, overlap="eager"),
 }
@@ -327,18 +332,24 @@ class Row:
 
     loss: float
     spread: float
+    gain: float
+    """What training took off the start's loss."""
+
     sent: float
     bits: float
     """Bits that a trainer sends per parameter and round."""
 
 
-def rows(results: Sequence[Result], parameters: int, rounds: int) -> dict[str, Row]:
+def rows(
+    results: Sequence[Result], starts: Mapping[int, float], parameters: int, rounds: int
+) -> dict[str, Row]:
     found: dict[str, Row] = {}
     for name in dict.fromkeys(one.method for one in results):
         own = [one for one in results if one.method == name]
         losses, sent = [one.losses[-1] for one in own], statistics.mean(one.sent for one in own)
         spread = max(losses) - min(losses)
-        found[name] = Row(statistics.mean(losses), spread, sent, 8 * sent / rounds / parameters)
+        gain = statistics.mean(starts[one.seed] - one.losses[-1] for one in own)
+        found[name] = Row(statistics.mean(losses), spread, gain, sent, 8 * sent / rounds / parameters)
     return found
 
 
@@ -366,11 +377,13 @@ def show(table: Mapping[str, Row], parameters: int, rounds: int) -> None:
     print(
         f"\n{parameters:,} parameters, {TRAINERS} trainers, {rounds} rounds of {STEPS} steps of {BATCH} x 64 bytes"
     )
-    print(f"{'':26} {'loss':>7} {'spread':>7} {'MB sent':>9} {'bits/parameter':>15} {'AllReduce is':>13}")
+    print(
+        f"{'':26} {'loss':>7} {'spread':>7} {'gain':>7} {'MB sent':>9} {'bits/parameter':>15} {'AllReduce is':>13}"
+    )
     for name, row in table.items():
         more = f"{every_step.sent / row.sent:,.0f} x" if every_step else ""
         print(
-            f"{name:26} {row.loss:7.4f} {row.spread:7.4f} {row.sent / 1e6:9.3f} {row.bits:15.3f} {more:>13}"
+            f"{name:26} {row.loss:7.4f} {row.spread:7.4f} {row.gain:7.4f} {row.sent / 1e6:9.3f} {row.bits:15.3f} {more:>13}"
         )
 
 
@@ -407,7 +420,12 @@ def main() -> None:
     plan = Plan(tuple(options.only), options.seeds, options.rounds, options.pretraining)
     results = play(plan, options.results, options.jobs)
     parameters = sum(p.numel() for p in make_task().build_model(0).parameters())
-    table = rows(results, parameters, plan.rounds)
+    cache = options.results.parent / "pretrained"
+    starts = {
+        seed: evaluate(make_task(), pretrained(seed, plan.pretraining, cache)) for seed in range(plan.seeds)
+    }
+    print(f"start: {statistics.mean(starts.values()):.4f}")
+    table = rows(results, starts, parameters, plan.rounds)
     show(table, parameters, plan.rounds)
     show_idle()
     if table.keys() >= {ALLREDUCE, *METHODS}:
