@@ -382,9 +382,8 @@ def show(table: Mapping[str, Row], parameters: int, rounds: int) -> None:
     )
     for name, row in table.items():
         more = f"{every_step.sent / row.sent:,.0f} x" if every_step else ""
-        print(
-            f"{name:26} {row.loss:7.4f} {row.spread:7.4f} {row.gain:7.4f} {row.sent / 1e6:9.3f} {row.bits:15.3f} {more:>13}"
-        )
+        losses = f"{row.loss:7.4f} {row.spread:7.4f} {row.gain:7.4f}"
+        print(f"{name:26} {losses} {row.sent / 1e6:9.3f} {row.bits:15.3f} {more:>13}")
 
 
 def show_idle() -> None:
