@@ -17,6 +17,7 @@ from earnest.protocol.attestation import (
     key_entry,
     registry_parts,
 )
+from earnest.protocol.registry import bond_unit
 from tests.contracts.attested import (
     DAY,
     GUARDIAN,
@@ -374,6 +375,17 @@ def test_bonds_are_counted_to_what_fits_beside_the_key() -> None:
     platform = claims_of(SimulatedAttester(VENDOR)).platform
     held = made.registry.platform_keys(made.run.id, platform)
     assert [place.bond for place in held] == [bond // 65_536 * 65_536 for bond in bonds]
+
+
+@pytest.mark.parametrize("limit", [2**48 - 1, 2**48, 2**49 - 1, 2**64 - 1, 2**64, 2**96 - 1, 2**128 - 1])
+def test_every_limit_fits_its_field(limit: int) -> None:
+    made = AttestedRun.create(trainers=0, platform_bond=limit)
+    bond = min(limit, 2**96 - 1)
+    made.run.join_trainers(1, bond=bond)
+    made.register()
+    (place,) = made.registry.platform_keys(made.run.id, claims_of(SimulatedAttester(VENDOR)).platform)
+    assert place.bond == bond - bond % bond_unit(limit)
+    assert (place.trainer, place.expiry) == (made.run.trainers[0], made.enclave_key()[1])
 
 
 def test_the_largest_bond_there_is_fits_its_field() -> None:
