@@ -197,11 +197,14 @@ def privacy(
     }
     promise = f"epsilon {got:.3g} at delta {delta:g}" if used else "no promise: clipping alone gives none"
     promise = promise if isfinite(got) or not used else "no promise: so little noise hides nothing"
+    protected = (
+        "Protected: everything in one trainer's private data, against anyone who sees all its updates."
+    )
     return Answer(
         document,
         [
             f"Noise {used:.4g} times the clip, {rounds} rounds: {promise}.",
-            "Protected: everything in one trainer's private data, against anyone who sees all its updates.",
+            *([protected] if used and isfinite(got) else []),
             f"Price: with {size:,} parameters the noise is {noise_to_signal(terms, size):,.3g} times as large as a "
             f"clipped update, {buried:,.3g} times in the mean of {trainers}.",
         ],

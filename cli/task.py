@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,9 +68,9 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     Parameters
     ----------
     recipe
-        The run's recipe.
+        The run's recipe, its run file, or the object that it is opened with (`files` in `run show`).
     state
-        A state file of the run, as its nodes serve it under the state's root.
+        A state file: in a validator's public folder, under the state's root (`final state` in `run show`).
     folder
         A new folder.
     """
@@ -143,14 +144,18 @@ def _option(text: str) -> tuple[str, int | float | str | bool]:
 
 
 def _recipe(path: Path) -> Recipe:
+    from earnest.client.bundle import Bundle, BundleError
     from earnest.client.run_file import RunFile
     from earnest.protocol.recipe import MAX_FILE_BYTES, Recipe, RecipeError
 
     if path.suffix == ".toml":
         return RunFile.read(path).make_recipe()
+    content = _read(path, MAX_FILE_BYTES)
     try:
-        return Recipe.from_json(_read(path, MAX_FILE_BYTES))
+        return Recipe.from_json(content)
     except RecipeError as error:
+        with suppress(BundleError):
+            return Bundle.from_bytes(content).recipe
         raise UsageError(f"{path}: {error}", "correct the recipe") from error
 
 
@@ -184,7 +189,8 @@ def _answer(report: CheckReport) -> Answer:
         shown += [
             f"{report.parameters:,} parameters. An update, at most: {sizes}.",
             f"A step here: about {report.step_s:.3g} s for {report.step_tokens:,} tokens; "
-            f"goes on with `earnest plan training --parameters {report.parameters} --step-s {report.step_s:.3g}`.",
+            f"goes on with `earnest plan training --parameters {report.parameters} --step-s {report.step_s:.3g} "
+            f"--step-tokens {report.step_tokens}`.",
         ]
     shown.append(
         "Fit for a run, on this machine."

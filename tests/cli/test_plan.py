@@ -85,7 +85,10 @@ def test_privacy_both_ways(cli: Cli) -> None:
     assert back["epsilon"] == pytest.approx(8, rel=1e-6)
     assert given["noise_to_signal"] == pytest.approx(given["noise"] * 100)
     assert given["noise_to_signal_of_mean"] == pytest.approx(given["noise_to_signal"] / 8**0.5)
-    assert "no promise" in cli("plan", "privacy", "--noise", "0").out
+    assert "Protected" in cli("plan", "privacy", "--noise", "4").out
+    without = cli("plan", "privacy", "--noise", "0").out
+    assert "no promise" in without
+    assert "Protected" not in without
 
 
 @pytest.mark.parametrize("flags", [[], ["--noise", "1", "--epsilon", "1"]])

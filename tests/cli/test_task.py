@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from earnest.client.adapters.memmap import TokenFile
+from earnest.client.bundle import Bundle
 from earnest.client.diloco.initial import initial_state
 from earnest.client.diloco.state import State, state_root, to_bytes
 from earnest.client.tasks import check as check_module
@@ -68,7 +69,7 @@ def test_a_failed_check_is_a_refusal(asked: list[Subject], cli: Cli) -> None:
     text = cli("task", "check", "mine:Task").out
     assert "FAILS" in text
     assert "Not fit for a run: same update: other bits." in text
-    assert "earnest plan training --parameters 100 --step-s 0.5" in text
+    assert "earnest plan training --parameters 100 --step-s 0.5 --step-tokens 64" in text
 
 
 def test_options_and_files_reach_the_check(asked: list[Subject], tmp_path: Path, cli: Cli) -> None:
@@ -115,6 +116,11 @@ def test_a_state_becomes_a_safetensors_file(tmp_path: Path, cli: Cli) -> None:
     again = cli("task", "export", "recipe.json", "state", "model", "--json")
     assert again.code == 2
     assert "already there" in again.error["cause"]
+    (tmp_path / "opened").write_bytes(Bundle(recipe, (), state_root(state)).to_bytes())
+    assert cli("task", "export", "opened", "state", "same").code == 0, "the run's files name the recipe too"
+    assert (tmp_path / "same/model.safetensors").read_bytes() == (
+        tmp_path / "model/model.safetensors"
+    ).read_bytes()
     (tmp_path / "state").write_bytes(to_bytes(state)[:-4])
     broken = cli("task", "export", "recipe.json", "state", "other", "--json")
     assert broken.code == 2
