@@ -243,7 +243,10 @@ def check_params(params: RunParams, now: int, block_time_s: float, finality_s: f
         if getattr(params, name) < least:
             problems.append(f"{name} is {getattr(params, name)}, this network's finality asks for {least:g}")
     if problems:
-        raise RunFileError(f"no run can have these terms: {'; '.join(problems)}", "correct the run file")
+        raise RunFileError(
+            f"no run can have these terms: {'; '.join(problems)}",
+            "correct the run file; docs/reverts.md says what each term asks for",
+        )
 
 
 def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None) -> list[str]:

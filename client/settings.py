@@ -125,7 +125,8 @@ class Settings(BaseSettings):
             return self.password_file.read_text().partition("\n")[0].removesuffix("\r")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(
-                f"password file {self.password_file} cannot be read: {error}", WHERE
+                f"password file {self.password_file} cannot be read: {error}",
+                "write the password into its first line, or correct --password-file or EARNEST_PASSWORD_FILE",
             ) from error
 
     def redacted(self) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def load_task(dotted: str, options: Mapping[str, int | float | str | bool]) -> T
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise TaskError(
-            f"task {dotted} cannot be imported: {error}", "install the package it is in"
+            f"task {dotted} cannot be imported: {error}",
+            "install the package it is in, or put its folder on PYTHONPATH",
         ) from error
     if not (isinstance(found, type) and Task in found.__mro__):
         raise TaskError(

@@ -156,8 +156,9 @@ def test_a_password_given_comes_before_its_file(monkeypatch: pytest.MonkeyPatch)
 def test_a_password_file_that_cannot_be_read_is_told(empty_place: Path) -> None:
     (empty_place / "binary").write_bytes(b"\xff\xfe")
     for name in ("missing", "binary"):
-        with pytest.raises(SettingsError, match=f"password file {name} cannot be read"):
+        with pytest.raises(SettingsError, match=f"password file {name} cannot be read") as refused:
             Settings.load({"password_file": name}).keystore_password()
+        assert "first line" in refused.value.fix
 
 
 def test_settings_do_not_change() -> None:
