@@ -30,6 +30,7 @@ from earnest.client.participation import (
 )
 from earnest.client.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
+from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Role
 
 if TYPE_CHECKING:
@@ -191,7 +192,8 @@ def join(
             at=session.at,
         )
         document = {"action": "join", "run": run, "role": role, **session.amounts("bond", wei)}
-        by_operator = "" if session.address(operator) == session.account else f" --owner {session.account}"
+        owner = None if session.address(operator) == session.account else session.account
+        start = start_command(role, run, owner, params.verification)
         return send(
             session,
             f"run/{run}/join/{role}",
@@ -199,10 +201,17 @@ def join(
             document,
             lambda joined: (
                 f"{role.capitalize()} seat {joined['seat']} of run {run} is yours from round "
-                f"{joined['from_round']} on. Next: `earnest {role} start {run}{by_operator}`"
+                f"{joined['from_round']} on. Next: `{start}`"
             ),
             lambda receipts: _taken(session, receipts),
         )
+
+
+def start_command(role: RoleName, run: int, owner: str | None, verification: int) -> str:
+    """What a node for a new seat is started with."""
+    by_operator = "" if owner is None else f" --owner {owner}"
+    attests = role == "trainer" and verification == Level.ATTESTED
+    return f"earnest {role} start {run}{by_operator}" + (" --attester KIND" if attests else "")
 
 
 def _admission(session: Session, uri: str, run: int, role: Role) -> tuple[tuple[str, Role], ...]:

@@ -146,6 +146,11 @@ def round_document(session: Session, record: RunRecord, round: int) -> dict[str,
     }
 
 
+def which_round(round: int, rounds: int) -> str:
+    """A round by its number, and what the one after the last is for."""
+    return f"round {round}" + (", where only the final state is reported" if round == rounds else "")
+
+
 def _closed_rounds(record: RunRecord, now: int) -> list[int]:
     schedule = record.params.schedule()
     return [r for r in range(record.planned_rounds + 1) if schedule.score_reveal(r).end <= now]
@@ -187,10 +192,8 @@ def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
             f"  verification: {attestation['verification']}, policy 0x{attestation['policy'].hex()}; root: {root}"
         )
     for phase in document["open"]:
-        left = countdown(phase["seconds_left"])
-        shown.append(
-            f"  open: {phase['phase']} of round {phase['round']}, {left} left ({when(phase['closes'])})"
-        )
+        left, which = countdown(phase["seconds_left"]), which_round(phase["round"], document["rounds"])
+        shown.append(f"  open: {phase['phase']} of {which}, {left} left ({when(phase['closes'])})")
     if (following := document["next"]) is not None:
         left = countdown(following["seconds_left"])
         shown.append(

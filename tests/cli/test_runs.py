@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from earnest.cli.exits import Exit
+from earnest.cli.run import start_command
+from earnest.cli.run_view import which_round
 from earnest.client.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
 from earnest.deploy.devnet import account
+from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Role
 from tests.cli.conftest import ADDRESS, COIN, Place, Result
 
@@ -283,6 +286,15 @@ def test_ending_gives_back_what_is_not_played(place: Place, cli: Cli) -> None:
     assert (shown["rounds"], shown["escrow"]) == (1, "52")
 
 
+def test_the_next_command_fits_the_seat() -> None:
+    assert start_command("trainer", 1, None, Level.INCENTIVE) == "earnest trainer start 1"
+    assert (
+        start_command("trainer", 1, "0xA", Level.ATTESTED)
+        == "earnest trainer start 1 --owner 0xA --attester KIND"
+    )
+    assert start_command("validator", 1, None, Level.ATTESTED) == "earnest validator start 1"
+
+
 # Looking
 
 
@@ -293,6 +305,8 @@ def test_the_time_left_is_told(place: Place, cli: Cli) -> None:
     assert document["next"]["seconds_left"] == document["next"]["opens"] - document["time"] > 0
     told = cli("run", "show", "1", *place.reading()).out
     assert "next: commit of round 0 in" in told
+    assert which_round(1, 2) == "round 1"
+    assert "final state" in which_round(2, 2)
     assert "1 % unrevealed, 1 % malformed, 5 % copied, 10 % harmful, 50 % unfaithful" in " ".join(
         told.split()
     )
