@@ -16,6 +16,7 @@ from earnest.client.chain.signer import Signer
 from earnest.client.errors import EarnestError
 from earnest.client.participation import Step
 from earnest.client.record import RunRecord
+from earnest.client.storage.durable import sweep
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
@@ -78,6 +79,7 @@ class Party:
         self.locate = locate
         self.journal = Journal(folder / "journal.sqlite", owner, deployment.name)
         self.outbox = Outbox(deployment.chain, signer, self.journal, clock=clock, sleep=sleep)
+        sweep(folder)  # the journal's lease is ours: nobody else writes here
         self.public = ObjectStore(folder / "public")
         self.private = ObjectStore(folder / "private")
         self._closing = ExitStack()

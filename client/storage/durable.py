@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+UNFINISHED = ".unfinished-"
+
 
 @contextmanager
 def unfinished(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """A new file in `folder` under a temporary hidden name, readable by its owner only.
 
     It is gone when the block ends, unless `keep` gave it a name; a process killed inside leaves the hidden
-    file.
+    file, until `sweep`.
     """
-    handle, name = tempfile.mkstemp(prefix=".unfinished-", dir=folder)
+    handle, name = tempfile.mkstemp(prefix=UNFINISHED, dir=folder)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -37,6 +39,15 @@ def write_durably(path: Path, content: bytes) -> None:
     with unfinished(path.parent) as (file, temporary):
         file.write(content)
         keep(file, temporary, path)
+
+
+def sweep(folder: Path) -> None:
+    """Removes what killed processes left unfinished below `folder`, which nobody else may be writing to.
+
+    A model's size each, or a key.
+    """
+    for left in folder.rglob(f"{UNFINISHED}*"):
+        left.unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:

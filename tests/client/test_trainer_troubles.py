@@ -229,3 +229,16 @@ def test_a_slow_machine_does_not_register_a_key_while_a_reveal_would_have_to_wai
         world.devnet.travel(reveal.start + 1)
         node.step()
         assert node._has_time(node.observe()), "all is revealed"
+
+
+def test_what_killed_nodes_left_half_written_does_not_fill_the_disk(tmp_path: Path) -> None:
+    with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
+        kept = world.party(T0).private.put(b"an update")
+        world.close(T0)
+        folders = [world.folder / T0 / name for name in ("public", "private", "enclave")]
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+            (folder / ".unfinished-x7").write_bytes(b"half of a model, or of a key")
+        world.open(T0)
+        assert [list(folder.glob(".*")) for folder in folders] == [[], [], []]
+        assert world.party(T0).private.has(kept)
