@@ -84,7 +84,9 @@ def create(
 
 @app.command
 def serve(run: RunNumber, /, *, flags: ServeFlags = SERVE) -> None:
-    """Serve the files of a run that you opened, over HTTP, until stopped. Needs no password.
+    """Serve your account's public objects over HTTP, until stopped. Needs no password.
+
+    The files of a run that you opened; or, when your node is done, the run's final state.
 
     Example: earnest run serve 1 --serve 0.0.0.0:9000
 

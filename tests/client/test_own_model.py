@@ -61,8 +61,11 @@ def test_the_page_s_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             scope: dict[str, Any] = {}
             exec(code, scope)
             found.append(scope)
-    monkeypatch.delitem(sys.modules, "my_model")
-    assert len(BLOCKS) == 3
+    inputs, targets = next(iter(load_private("my_data:data").batches(0, 1, 16))).inputs, (16, 1)
+    assert found[1]["MyTask"]().build_model(0)(inputs).shape == targets
+    for name in ("my_model", "my_data"):
+        monkeypatch.delitem(sys.modules, name)
+    assert len(BLOCKS) == 4
     one, other = (trainer.model.weight for trainer in found[0]["trainers"])
     assert torch.equal(one, other)
     assert not torch.equal(one, found[0]["first"].weight)
