@@ -53,8 +53,24 @@ class Memories:
         return memory
 
     def end(self, round: int, memory: bytes) -> None:
-        """Writes down what `round` ended with: TrainerMemory's bytes."""
+        """Writes down what `round` ended with: TrainerMemory's bytes. What no later round asks for is removed."""
         self._write(round, "memory", memory)
+        self._forget(round - MEMORY_ROUNDS)
+
+    def _forget(self, before: int) -> None:
+        """Removes the files of the rounds before: a few times a model's size each. Newer rounds may share one."""
+        kept = self._roots(range(before, before + MEMORY_ROUNDS + 1))
+        for root in self._roots(range(max(0, before - 2 * MEMORY_ROUNDS), before)) - kept:
+            try:
+                self._private.discard(root)
+            except StorageError as error:
+                log.warning("old optimizer state not removed", cause=error.cause)
+
+    def _roots(self, rounds: range) -> set[bytes]:
+        found = (
+            self._journal.get(self._key(round, which)) for round in rounds for which in ("start", "memory")
+        )
+        return {root for root in found if root}
 
     def _worked(self, round: int) -> list[int]:
         """The rounds before that left a memory, newest first."""

@@ -111,6 +111,15 @@ class ObjectStore:
             raise _damaged(root)
         return content
 
+    def discard(self, root: bytes) -> None:
+        """Removes the object, if it is there. Raises StorageError where the backend does not."""
+        try:
+            obstore.delete(self._backend, object_name(root))
+        except FileNotFoundError:
+            return
+        except BaseError as error:
+            raise _unreachable(error) from error
+
     def leaves(self, root: bytes) -> list[bytes]:
         """The object's chunk hashes, verified against the root: with them `fetch` checks chunk by chunk."""
         pieces = (bytes(piece) for piece in self._open(root).stream(min_chunk_size=CHUNK))

@@ -115,3 +115,19 @@ def test_who_was_away_for_long_starts_afresh(make: Callable[..., Trainer]) -> No
     trainer.work(0)
     assert trainer.memories.start(MEMORY_ROUNDS).codec
     assert trainer.memories.start(MEMORY_ROUNDS + 1) == TrainerMemory()
+
+
+def test_a_long_run_keeps_no_more_memories_than_it_may_ask_for(
+    make: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    trainer = make(beside, {3, 11, 17})
+    sizes = []
+    for round in range(40):
+        if round not in (20, 21, 29):
+            trainer.work(round)
+        sizes.append(len(list((tmp_path / "private").iterdir())))
+    assert max(sizes[20:]) <= 2 * (MEMORY_ROUNDS + 2)
+    assert trainer.memories.start(40).to_bytes() != TrainerMemory().to_bytes()
+    for round in range(40 - MEMORY_ROUNDS, 40):
+        assert trainer.memories._read(round, "memory") is not None
+        assert trainer.memories._read(round, "start") is not None
