@@ -297,7 +297,7 @@ def _check(quote: Quote, policy: PolicyFile) -> None:
     if quote.workload() not in rules.workloads:
         raise RegistrationError(
             f"what runs here is workload 0x{quote.workload().hex()}, which the run's policy does not list",
-            "run the code that the sponsor measured",
+            "run the code that the sponsor measured; for a simulated machine --code says which that is",
         )
     if any(quote.unmeasured):
         raise RegistrationError(
