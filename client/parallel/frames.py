@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from earnest.protocol.nesting import check_depth
+
 MAX_HEAD = 64 << 20
 """Bytes of a frame's JSON: ids of samples and names of tensors."""
 
@@ -49,13 +51,14 @@ def receive_frame(source: socket.socket) -> tuple[dict[str, Any], dict[str, Tens
     _exactly(source, memoryview(text))
     tensors = {}
     try:
+        check_depth(bytes(text))
         head = json.loads(text)
         fields = dict(head["fields"])
         for name, shape in head["tensors"]:
             value = torch.empty(math.prod(shape))
             _exactly(source, _bytes(value))
             tensors[str(name)] = value.view(shape)
-    except (ValueError, TypeError, LookupError, RuntimeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, RuntimeError) as error:
         raise Disconnected(f"no frame: {error}") from error
     return fields, tensors
 
