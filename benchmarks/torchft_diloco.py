@@ -87,6 +87,7 @@ def _replica(
         lighthouse_addr=lighthouse,
         replica_id=f"replica-{rank}",
         hostname="127.0.0.1",
+        init_sync=False,  # all start alike: else the first round of all but one is thrown away
     )
     counter = _count(manager)
     optimizer = inner_optimizer(model, inner)
