@@ -14,7 +14,7 @@ from earnest.cli.app import make_group
 from earnest.cli.attest import INTEL_PCS, LOUD, Count, Kind, collateral_source, make_attester
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import LayoutFlags, NodeFlags, RunNumber
-from earnest.cli.output import Answer
+from earnest.cli.output import Answer, countdown
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transact
 from earnest.client.participation import held_seat, uri_steps
@@ -253,7 +253,9 @@ def _run_node(
             node = make(AtWork(session, party, parts, files))
             from earnest.client.node import run_forever
 
-            session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {account}")
+            left = parts.follower.record.params.start - session.at.time
+            due = f"; round 0 starts in {countdown(left)}" if left > 0 else ""
+            session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {account}{due}")
             run_forever(node, session.world.clock, stop, poll)
         state = "the run is over" if node.finished else "stopped"
         document = {

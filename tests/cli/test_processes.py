@@ -73,7 +73,7 @@ def test_two_nodes_with_one_key_and_a_node_that_is_killed(place: Place, tmp_path
     start = ["trainer", "start", "1", "--serve", "127.0.0.1:0", *place.acting("trainer"), "--json"]
     first, second = tmp_path / "first", tmp_path / "second"
     with process(first, *start) as node:
-        wait_for(lambda: "at work" in (first / "err").read_text(), first / "err")
+        wait_for(lambda: "round 0 starts in" in (first / "err").read_text(), first / "err")
         elsewhere = [str(tmp_path / "data") if flag.endswith("/data") else flag for flag in start]
         manifest = ["--manifest", str(place.folder / "data/manifests/devnet.json")]
         with process(second, *elsewhere, *manifest) as rival:
