@@ -82,10 +82,12 @@ class EnclaveKey:
 @dataclass(frozen=True)
 class AttestationTerms:
     """`policy`: hash of the run's attestation policy, zero where the run takes no attestation; `narrows_at`: t0 of the
-    second next round, unix seconds, from which a narrowing of the policy counts."""
+    second next round, unix seconds, from which a narrowing of the policy counts; `oldest_opened`: t0 of the oldest
+    round still open to reveals."""
 
     policy: bytes
     narrows_at: int
+    oldest_opened: int
 
 
 @dataclass(frozen=True)
