@@ -48,7 +48,7 @@ GROUPS = (
         "attest",
         "attest:app",
         SPONSOR,
-        "Attested runs: check and make quotes and policies, register and show keys.",
+        "Attested runs: check and make quotes and policies; register, show, deny and end keys.",
         "attest verify quote.bin --collateral collateral.json --at 1767225600",
     ),
     ("penalty", "penalty:app", SPONSOR, "Show penalties and contest one.", "penalty show 1"),

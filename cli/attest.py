@@ -17,8 +17,19 @@ from cyclopts.validators import Number
 from earnest.cli.app import make_group
 from earnest.cli.exits import Exit, UsageError
 from earnest.cli.flags import ChainFlags, Flags, RunNumber, SendFlags
+from earnest.cli.narrowing import (
+    deny,
+    hexadecimal,
+    narrowing_lines,
+    narrowings,
+    objection_line,
+    objections,
+    raise_floor,
+    revoke,
+    run_policy,
+)
 from earnest.cli.output import Answer, progress, table, when
-from earnest.cli.run_view import attestation_document
+from earnest.cli.run_view import attestation_document, policy_of
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transaction, transaction_line, would_send
 from earnest.client.attestation.attester import MAX_QUOTE_BYTES, REPORT_DATA_BYTES
@@ -30,7 +41,7 @@ from earnest.protocol.constants import ZERO_ADDRESS
 
 if TYPE_CHECKING:
     from earnest.client.attestation.attester import Attester
-    from earnest.client.record import KeyRegistration
+    from earnest.client.record import KeyRegistration, RunRecord
     from earnest.protocol.quote import Quote
     from earnest.validator.verification import Verification
 
@@ -238,7 +249,7 @@ def simulate(
     data = (
         bytes(REPORT_DATA_BYTES)
         if report_data is None
-        else _hex(report_data, REPORT_DATA_BYTES, "--report-data")
+        else hexadecimal(report_data, REPORT_DATA_BYTES, "--report-data")
     )
     vendor = SimulatedVendor(DEFAULT_SEED if seed is None else seed.encode())
     attester = SimulatedAttester(vendor, code.encode(), platform, format, debug)
@@ -316,7 +327,7 @@ def register(
     """
     with Session(flags) as session:
         trainer = session.address(owner)
-        policy_file = _run_policy(session, run)
+        policy_file = run_policy(session, run)
         machine = make_attester(session, attester, socket, code, platform)
         if attester == "simulated":
             session.notice(LOUD)
@@ -338,6 +349,8 @@ def register(
 def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = CHAIN) -> Answer:
     """Show the keys that were registered in a run: whose, what runs there, under which root, until when.
 
+    And what the policy's guardian denied since, with the keys that this ends, and the floor of TCB evaluation numbers.
+
     Example: earnest attest show 1
 
     Parameters
@@ -350,31 +363,42 @@ def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = C
     with Session(flags) as session:
         record, now = session.deployment.read_run(run), session.chain.final().time
         wanted = None if account is None else session.address(account)
+        rules, round = policy_of(record), record.params.schedule().round_at(now)
         keys = [
-            _key_document(key, newest=key is held[-1], now=now)
+            _key_document(record, key, newest=key is held[-1], now=now)
             for trainer, held in sorted(record.keys.items())
             for key in held
             if wanted in (None, trainer)
         ]
+        attestation, narrowed = attestation_document(record, rules), narrowings(record, rules, round)
     headings = ("trainer", "key", "workload", "root", "counts until", "evidence")
     rows = [
         (k["trainer"], k["key"], k["workload"].hex(), k["root"], k["until"], k["evidence_root"].hex())
         for k in keys
     ]
-    document = {"run": run, "attestation": attestation_document(record), "keys": keys}
+    document = {"run": run, "attestation": attestation, **narrowed, "keys": keys}
     roots = [f"root 0x{root.hex()}: {root_name(root)}" for root in dict.fromkeys(k["root_id"] for k in keys)]
-    return Answer(document, [table("Enclave keys", headings, rows), *roots] if keys else ["No keys yet."])
+    shown = [table("Enclave keys", headings, rows), *roots] if keys else ["No keys yet."]
+    against = [line for key in keys if (line := objection_line(key)) is not None]
+    return Answer(document, [*shown, *against, *(narrowing_lines(narrowed) if attestation else [])])
 
 
-def _key_document(key: KeyRegistration, *, newest: bool, now: int) -> dict[str, Any]:
-    live = newest and now < key.ends
+for _command in (deny, raise_floor, revoke):
+    app.command(_command)
+
+
+def _key_document(record: RunRecord, key: KeyRegistration, *, newest: bool, now: int) -> dict[str, Any]:
+    denied, round = objections(record, key), record.params.schedule().round_at(now)
+    refused = any(one["from_round"] <= round for one in denied)
+    live = newest and now < key.ends and not refused
     ended = "replaced" if not newest else "revoked" if key.revoked is not None else "expired"
     return {
         **asdict(key),
         "root": root_name(key.root_id),
         "ends": key.ends,
         "live": live,
-        "until": when(key.ends) if live else ended,
+        "denied": denied,
+        "until": when(key.ends) if live else "denied" if newest and refused else ended,
     }
 
 
@@ -435,18 +459,6 @@ def _would_register(
     step = Step(REGISTER_STEP, "register the enclave's key", call)
     plan = planned(session.deployment, session.account, [step])
     return would_send(session, plan, {**document, "workload": made.quote.workload()})
-
-
-def _run_policy(session: Session, run: int) -> PolicyFile:
-    """The run's policy, from its files. Raises UsageError for a run that takes no attestation."""
-    from earnest.client.bundle import load_bundle
-    from earnest.client.storage.objects import ObjectStore
-
-    record = session.deployment.read_run(run)
-    found = load_bundle(record.uri, record.params, ObjectStore("memory:///")).attestation
-    if found is None:
-        raise UsageError(f"run {run} takes no attestation", "join and train: its trainers need no TEE")
-    return found
 
 
 def make_attester(session: Session, kind: Kind, socket: Path | None, code: str, platform: int) -> Attester:
@@ -640,13 +652,3 @@ def _write(path: Path, content: bytes, *, new: bool = False) -> None:
             file.write(content)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", "choose another path") from error
-
-
-def _hex(text: str, size: int, what: str) -> bytes:
-    try:
-        found = bytes.fromhex(text.removeprefix("0x"))
-    except ValueError as error:
-        raise UsageError(f"{what} is not hexadecimal", f"give {2 * size} digits") from error
-    if len(found) != size:
-        raise UsageError(f"{what} has {len(found)} bytes", f"give {size}, {2 * size} digits")
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
@@ -17,6 +17,9 @@ from earnest.protocol.constants import MAX_ROUNDS
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Role, Verdict
 
+if TYPE_CHECKING:
+    from earnest.client.attestation.policy import PolicyFile
+
 WEIGHT_ONE = 65_535
 LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
 FAULTS = ("unrevealed", "malformed", "copied", "harmful", "unfaithful")
@@ -30,7 +33,7 @@ def run_answer(session: Session, record: RunRecord) -> Answer:
     upcoming = next_phase(schedule, planned, at.time)
     settlement, vault = session.contracts.settlement, session.contracts.vault
     escrow = vault.escrow(settlement.address, record.run, at=at)
-    attestation = attestation_document(record)
+    attestation = attestation_document(record, policy_of(record))
     document = {
         "run": record.run,
         "state": run_state(schedule, planned, at.time),
@@ -75,21 +78,27 @@ def terms(session: Session, record: RunRecord) -> dict[str, Any]:
     }
 
 
-def attestation_document(record: RunRecord) -> dict[str, Any] | None:
-    """Whose machines an attested run takes, None for a run that takes no attestation.
-
-    Root and workloads are in the run's files; None where those cannot be had.
-    """
-    params = record.params
-    if not Level(params.verification).takes_attestation:
+def policy_of(record: RunRecord) -> PolicyFile | None:
+    """The policy of an attested run; None for another run, and where the run's files cannot be had."""
+    if not Level(record.params.verification).takes_attestation:
         return None
     from earnest.client.bundle import BundleError, load_bundle
     from earnest.client.storage.objects import ObjectStore
 
     try:
-        policy = load_bundle(record.uri, params, ObjectStore("memory:///")).attestation
+        return load_bundle(record.uri, record.params, ObjectStore("memory:///")).attestation
     except (BundleError, StorageError):
-        policy = None
+        return None
+
+
+def attestation_document(record: RunRecord, policy: PolicyFile | None) -> dict[str, Any] | None:
+    """Whose machines an attested run takes, None for a run that takes no attestation.
+
+    Root and workloads are those of `policy`; None where that cannot be had.
+    """
+    params = record.params
+    if not Level(params.verification).takes_attestation:
+        return None
     return {
         "verification": LEVEL_NAMES[Level(params.verification)],
         "policy": params.attestation_policy,

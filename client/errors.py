@@ -20,7 +20,8 @@ EarnestError                    .cause  .fix
 Beside what raises them: JournalForeign (a StorageError); SettingsError, AmountError, AddressError, RunFileError,
 UnfinishedError; NotAdmittedError, NoSeatError, NotDueError (participation); BundleError; TaskError, TrainingDiverged,
 TrainingStopped, DeviceError, PrivateDataMissing, PrivacyError (training); LayoutError, WorkersFailed (parallel);
-AttesterError with NoTeeError, EvidenceError, PolicyFileError, RegistrationError, RootError (attestation);
+AttesterError with NoTeeError, EvidenceError, NarrowingError, PolicyFileError, RegistrationError, RootError
+(attestation);
 CollateralUnavailable (validator); NetworkError, ManifestError, DeploymentError (deploy); UsageError, Interrupted (cli).
 `Refusal` is a BadAnswer that stays inside client.chain.
 """

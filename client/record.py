@@ -101,6 +101,9 @@ class KeyRegistration:
     revoked: int | None = None
     """Until when it counts since it was revoked, unix seconds."""
 
+    revoked_for: bytes | None = None
+    """The denied entry that it was revoked for; zeros: its trainer's bond grew beyond what was counted."""
+
     @property
     def ends(self) -> int:
         """It signs for rounds that open before this, unix seconds."""
@@ -256,7 +259,7 @@ class RunRecord:
 
     def _key_revoked(self, args: dict[str, Any], at: Position) -> None:
         registered = self.keys[args["trainer"]]
-        registered[-1] = replace(registered[-1], revoked=args["expiry"])
+        registered[-1] = replace(registered[-1], revoked=args["expiry"], revoked_for=args["entry"])
 
     def _entry_denied(self, args: dict[str, Any]) -> None:
         self._denied.setdefault(args["policy"], []).append((args["time"], args["entry"]))
@@ -297,20 +300,27 @@ class RunRecord:
     @property
     def denied(self) -> tuple[bytes, ...]:
         """What the guardian of the run's attestation policy has denied, oldest first."""
-        return tuple(entry for _, entry in self._denied.get(self.params.attestation_policy, ()))
+        return tuple(self.denials)
+
+    @property
+    def denials(self) -> dict[bytes, int]:
+        """The same, each with the first round in which it counts: the second next one (Protocol section 11)."""
+        schedule, denied = self.params.schedule(), self._denied.get(self.params.attestation_policy, ())
+        return {entry: schedule.next_round(time) + 1 for time, entry in denied}
+
+    @property
+    def raised_floors(self) -> dict[int, int]:
+        """What the guardian raised the evaluation floor to, oldest first, with the first round in which it counts."""
+        schedule, raised = self.params.schedule(), self._floors.get(self.params.attestation_policy, ())
+        return {floor: schedule.next_round(time) + 1 for time, floor in raised}
 
     def denied_in(self, round: int) -> frozenset[bytes]:
-        """What of that counts in `round`: from the second next round on, as with the floor."""
-        schedule, denied = self.params.schedule(), self._denied.get(self.params.attestation_policy, ())
-        return frozenset(entry for time, entry in denied if schedule.next_round(time) + 1 <= round)
+        """What of the denied counts in `round`."""
+        return frozenset(entry for entry, first in self.denials.items() if first <= round)
 
     def evaluation_floor(self, round: int) -> int:
-        """The floor that the guardian raised the policy's to, as it counts in `round`; 0 if it has not.
-
-        A raised floor counts from the second next round on (Protocol section 11).
-        """
-        schedule, raised = self.params.schedule(), self._floors.get(self.params.attestation_policy, ())
-        return max((floor for time, floor in raised if schedule.next_round(time) + 1 <= round), default=0)
+        """The floor that the guardian raised the policy's to, as it counts in `round`; 0 if it has not."""
+        return max((floor for floor, first in self.raised_floors.items() if first <= round), default=0)
 
     def owner(self, role: Role, seat: int, round: int) -> str | None:
         """The account that holds the seat in `round`."""

@@ -55,6 +55,9 @@ CASES: dict[str, tuple[str, list[str], int]] = {
     "attest simulate": (NOTHING, ["simulated"], 0),
     "attest register": (MINE, ["1", "--attester", "simulated"], 2),
     "attest show": (READS, ["1"], 0),
+    "attest deny": (MINE, ["1", "--platform", PENALTY], 2),
+    "attest raise-floor": (MINE, ["1", "18"], 2),
+    "attest revoke": (MINE, ["1", ADDRESS["trainer"]], 2),
 }
 
 
