@@ -87,7 +87,9 @@ REFUSED = {
     "too long": (bytes(5000), "5000 bytes are more than"),
     "no key": (PCK.replace(SPKI_PREFIX, bytes(27)), "0 times a P-256 public key"),
     "two PPIDs": (
-        PCK.replace(b"\x04\x10" + bytes.fromhex("811dca2a26b952e85bb6448b097ba4fd"), PPID_PREFIX[-2:] + PPID_PREFIX),
+        PCK.replace(
+            b"\x04\x10" + bytes.fromhex("811dca2a26b952e85bb6448b097ba4fd"), PPID_PREFIX[-2:] + PPID_PREFIX
+        ),
         "2 times a PPID",
     ),
     "negative r": (with_signature(bytes.fromhex("3006020181020101")), "not the shortest positive number"),
