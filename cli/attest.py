@@ -327,7 +327,7 @@ def register(
     """
     with Session(flags) as session:
         trainer = session.address(owner)
-        policy_file = run_policy(session, run)
+        policy_file = run_policy(session.deployment.read_run(run))
         machine = make_attester(session, attester, socket, code, platform)
         if attester == "simulated":
             session.notice(LOUD)

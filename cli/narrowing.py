@@ -85,8 +85,8 @@ def deny(
     ((kind, value),) = chosen
     with Session(flags) as session:
         entry = _entry(session, kind, value)
-        policy = run_policy(session, run).policy
         record = session.deployment.read_run(run)
+        policy = run_policy(record).policy
         held = [one for keys in record.keys.values() for one in keys]
         steps = deny_steps(session.contracts.registry, policy, kind, entry, held, session.account, session.at)
         resting = [one for one in held if entry in one.rests_on]
@@ -132,8 +132,8 @@ def raise_floor(run: RunNumber, number: Evaluation, /, *, flags: SendFlags = SEN
         The new floor, above the one that `earnest attest show RUN` has.
     """
     with Session(flags) as session:
-        policy_file = run_policy(session, run)
         record = session.deployment.read_run(run)
+        policy_file = run_policy(record)
         steps = raise_floor_steps(
             session.contracts.registry, policy_file, number, session.account, session.at
         )
@@ -179,8 +179,8 @@ def revoke(run: RunNumber, trainer: str, /, *, flags: SendFlags = SEND) -> Answe
     """
     with Session(flags) as session:
         owner = session.address(trainer)
-        policy = run_policy(session, run).policy
         record = session.deployment.read_run(run)
+        policy = run_policy(record).policy
         key = record.newest_key(owner)
         if key is None:
             raise NarrowingError(
@@ -217,15 +217,14 @@ def revoke(run: RunNumber, trainer: str, /, *, flags: SendFlags = SEND) -> Answe
         )
 
 
-def run_policy(session: Session, run: int) -> PolicyFile:
+def run_policy(record: RunRecord) -> PolicyFile:
     """The run's policy, from its files. Raises UsageError for a run that takes no attestation."""
     from earnest.client.bundle import load_bundle
     from earnest.client.storage.objects import ObjectStore
 
-    record = session.deployment.read_run(run)
     found = load_bundle(record.uri, record.params, ObjectStore("memory:///")).attestation
     if found is None:
-        raise UsageError(f"run {run} takes no attestation", "join and train: its trainers need no TEE")
+        raise UsageError(f"run {record.run} takes no attestation", "join and train: its trainers need no TEE")
     return found
 
 
