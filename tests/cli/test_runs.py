@@ -57,6 +57,9 @@ def test_the_small_run_of_the_documents_is_a_run_of_the_devnet_s_accounts(place:
     flags = [*place.acting("sponsor"), "--dry-run", "--json"]
     result = cli("run", "create", str(path), *flags)
     assert result.code == 0, result
+    windows, rounds = RunFile.read(path).windows, RunFile.read(path).rounds
+    period = windows.commit_s + windows.reveal_s + windows.score_commit_s + windows.score_reveal_s
+    assert (rounds + 1) * period + windows.settle_s + windows.contest_s <= 12 * 60, "about ten minutes"
 
 
 def test_creating_costs_the_budget_and_makes_the_files_public(place: Place, cli: Cli) -> None:
