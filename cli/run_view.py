@@ -10,6 +10,7 @@ from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
 from earnest.client.amounts import brief
 from earnest.client.errors import StorageError
+from earnest.client.outcome import VOID, WORDS
 from earnest.client.phases import Phase, next_phase, open_phases, run_state
 from earnest.client.record import RunRecord
 from earnest.client.run_file import LEVELS
@@ -165,6 +166,12 @@ def _closed_rounds(record: RunRecord, now: int) -> list[int]:
     return [r for r in range(record.planned_rounds + 1) if schedule.score_reveal(r).end <= now]
 
 
+def _in_words(verdict: str) -> str:
+    """A verdict as `round_document` names it, for people."""
+    named = Verdict.__members__.get(verdict.replace(" ", "_").upper())
+    return verdict if named is None else WORDS[named]
+
+
 def _verdict(verdict: int | None, revealed: bool) -> str:
     if not revealed:
         return "absent"
@@ -219,10 +226,10 @@ def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
         shown.append(table(role.capitalize(), headings, rows) if rows else f"No {role} yet.")
     for played in document["history"]:
         rows = [
-            (t["seat"], t["verdict"], f"{t['weight']:.3f}", brief(t["pay"]), t["account"])
+            (t["seat"], _in_words(t["verdict"]), f"{t['weight']:.3f}", brief(t["pay"]), t["account"])
             for t in played["trainers"]
         ]
-        outcome = "void" if played["void"] else f"{len(played['reports'])} reports"
+        outcome = VOID if played["void"] else f"{len(played['reports'])} reports"
         title = f"Round {played['round']}: {outcome}"
         shown.append(table(title, ("seat", "verdict", "weight", "pay", "account"), rows) if rows else title)
     return shown

@@ -131,6 +131,11 @@ class Follower:
         seats = sorted(self.record.seats[Role.VALIDATOR].items())
         return [self._locate(record.uri) for _, record in seats if record.uri]
 
+    def mirror_of(self, validator: int) -> str | None:
+        """The base URL of one validator seat, None if it named none."""
+        seat = self.record.seats[Role.VALIDATOR].get(validator)
+        return self._locate(seat.uri) if seat is not None and seat.uri else None
+
     def payload(self, round: int, seat: int) -> bytes:
         """The payload that the seat revealed, verified, from this node's store or any mirror; kept from then on.
 

@@ -37,6 +37,7 @@ from earnest.client.diloco.tensorfile import PayloadError
 from earnest.client.errors import EarnestError, Reverted, StorageError
 from earnest.client.memories import Memories
 from earnest.client.node import Node, NodeParts
+from earnest.client.outcome import outcome, reason
 from earnest.client.privacy import Finish, finish_with, noise_secret
 from earnest.client.storage.journal import SavedCommitment
 from earnest.client.tasks.task import PrivateData, Task
@@ -44,7 +45,7 @@ from earnest.client.timesheet import TRAINING, Timesheet
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.merkle import samples_root
 from earnest.protocol.run import Level
-from earnest.protocol.verdicts import Role
+from earnest.protocol.verdicts import Role, Verdict
 
 log = structlog.get_logger()
 
@@ -203,6 +204,7 @@ class TrainerNode(Node):
         self._private, self._finish = private, finish or self._privacy()
         self.attesting = attesting
         self._skipped: set[int] = set()
+        self._decided: set[int] = set()
         self._work: dict[int, HonestWork] = {}
         self._job: Job | None = None
         self._failures: dict[int, int] = {}
@@ -265,9 +267,36 @@ class TrainerNode(Node):
                 self._commit(round, seat)
             elif schedule.reveal(round).contains(head.time):
                 self._reveal(round, seat, head)
+        self._tell(head)
+
+    def _tell(self, head: BlockRef) -> None:
+        """Logs once what came of each own update, as soon as its round is decided."""
+        newest = min(self.follower.schedule.round_at(head.time), self.record.planned_rounds - 1)
+        for round in range(max(0, newest - 2), newest + 1):
+            seat = self.seat_in(round)
+            if seat is None or round in self._decided or not self.follower.closed(round):
+                continue
+            self._decided.add(round)
+            if seat in self.record.round(round).manifests:
+                self._tell_outcome(round, seat)
+
+    def _tell_outcome(self, round: int, seat: int) -> None:
+        found = outcome(self.record, round, seat)
+        if found.void:
+            fix = "ask the validators; nobody is paid for this round and no bond is touched"
+            log.warning("round void", round=round, seat=seat, cause=found.words, fix=fix)
+        elif found.verdict in (Verdict.ACCEPTED, None):
+            weight, told = float(f"{found.weight:.3f}"), log.info if found.weight else log.warning
+            told("outcome", round=round, seat=seat, verdict=found.words, weight=weight)
+        else:
+            why = (
+                reason(self.follower, round, seat, found.verdict) or "no validator's evidence can be fetched"
+            )
+            log.warning("outcome", round=round, seat=seat, verdict=found.words, weight=0, reason=why)
 
     def forget(self) -> None:
         self._work.clear()
+        self._decided.clear()
 
     def close(self) -> None:
         """Gives up the round in training; its checkpoint leads on."""

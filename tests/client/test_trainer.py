@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from earnest.client.diloco.codecs import inner_steps
 from earnest.client.diloco.engine import LocalRound, SingleProcess, TrainerMemory, TrainingDiverged
@@ -257,3 +258,30 @@ def test_a_lost_nonce_does_not_keep_a_node_from_its_duties(tmp_path: Path) -> No
         play_with(world, lambda node: setattr(node.parts.outbox, "resume", drifting))
         assert len(raised) == 3
         assert world.nodes[V0].record.round(0).manifests.keys() == {0}
+
+
+def test_a_trainer_is_told_what_came_of_its_update_and_why_it_did_not_count(tmp_path: Path) -> None:
+    with (
+        make_world(tmp_path, attacks=("none", "malformed"), validators=1, rounds=1) as world,
+        capture_logs() as logs,
+    ):
+        world.play()
+        told = {(log["event"], log["seat"]): log for log in logs if log["event"] == "outcome"}
+        record = world.nodes[V0].record
+    assert len(told) == sum(log["event"] == "outcome" for log in logs) == 2, "each once"
+    assert told["outcome", 0]["verdict"] == "accepted"
+    assert told["outcome", 0]["weight"] == pytest.approx(record.settled(0).consensus[0] / 65535, abs=1e-3)
+    assert told["outcome", 1]["verdict"] == "malformed payload"
+    judged = next(log for log in logs if log["event"] == "judged" and log["seat"] == 1)
+    assert told["outcome", 1]["reason"] == judged["reason"]
+
+
+def test_a_trainer_is_told_of_a_void_round(tmp_path: Path) -> None:
+    with (
+        make_world(tmp_path, attacks=("none",), validators=1, rounds=1, idle=(V0,)) as world,
+        capture_logs() as logs,
+    ):
+        world.play()
+    (told,) = [log for log in logs if log["event"] == "round void"]
+    assert (told["round"], told["seat"]) == (0, 0)
+    assert "more than half" in told["cause"]
