@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
+from earnest.cli.final_model import fetch_model
 from earnest.cli.flags import ChainFlags, RunNumber, SeatNumber, SendFlags, ServeFlags
 from earnest.cli.opening import example_file, open_run, serve_objects
 from earnest.cli.output import Answer, progress
@@ -126,6 +127,25 @@ def show(run: RunNumber, /, *, flags: ChainFlags = CHAIN) -> Answer:
     """
     with Session(flags) as session:
         return run_answer(session, session.deployment.read_run(run))
+
+
+@app.command
+def fetch(run: RunNumber, /, *, out: Path | None = None, flags: ChainFlags = CHAIN) -> Answer:
+    """Fetch a run's model: its final state, or the newest one so far, verified against the record.
+
+    From this machine's own folders, the run's validators, its sponsor or its trainers, whoever has it.
+
+    Example: earnest run fetch 1 --out result
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    out
+        A new folder for `state` and `recipe`, which `earnest task export` takes (default: run-NUMBER).
+    """
+    with Session(flags) as session:
+        return fetch_model(session, run, Path(f"run-{run}") if out is None else out)
 
 
 @app.command

@@ -199,8 +199,13 @@ class Session:
 
     def folder(self, owner: str) -> Path:
         """Where an account's journal and objects are: apart for each deployment, restarted local chains included."""
+        return self.deployment_folder / owner
+
+    @property
+    def deployment_folder(self) -> Path:
+        """Where the folders of all accounts are."""
         birth = self.deployment.name.rpartition("/")[2]
-        return self.settings.data_dir / f"{self.network.name}-{birth[:8]}" / owner
+        return self.settings.data_dir / f"{self.network.name}-{birth[:8]}"
 
     def finish_earlier(self) -> None:
         """Before a command that sends decides anything: waits for what an interrupted one has left under way."""

@@ -159,6 +159,11 @@ def load_bundle(uri: str, params: RunParams, store: ObjectStore) -> Bundle:
     return bundle
 
 
+def bundle_root(uri: str) -> bytes:
+    """The bundle's root, which a run's URI ends in. Raises BundleError."""
+    return _parts(uri)[1]
+
+
 def _parts(uri: str) -> tuple[str, bytes]:
     """The URI's base and the root that it ends in."""
     base, _, name = uri.rstrip("/").rpartition("/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,9 @@ def test_a_penalty_is_shown_and_contested_with_the_owners_key(cli: Cli, tmp_path
         result = demo.play(on_round)
         (settled,) = ask("penalty", "show", str(demo.run))["penalties"]
         history = ask("run", "show", str(demo.run))["history"]
+        for mine in (tmp_path / "data").glob("*/*/public"):  # as a validator's on this machine would be
+            shutil.copytree(tmp_path / "nodes/validator-0/public", mine, dirs_exist_ok=True)
+        model = ask("run", "fetch", str(demo.run), "--out", str(tmp_path / "model"))
 
     locked, strangers, contested, again = said
     cheat = next(one for one in result["participants"] if not one["honest"])
@@ -77,3 +81,4 @@ def test_a_penalty_is_shown_and_contested_with_the_owners_key(cli: Cli, tmp_path
     lost = int(cheat["bond_start_wei"]) - int(cheat["bond_end_wei"])
     assert lost == int(settled["amount_wei"]) + int(settled["contest_amount_wei"])
     assert history[0]["trainers"][1]["verdict"] == "malformed"
+    assert (model["state"], model["final"]) == ("0x" + result["final_state_root"].removeprefix("0x"), True)

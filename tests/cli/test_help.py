@@ -15,9 +15,9 @@ from tests.cli.conftest import Result
 
 EXPECTED = """demo devnet status doctor claim keys new keys import keys list token mint plan training plan privacy
 task check task export deploy plan deploy run
-deploy verify run create run serve run show run end run join run leave run sync run settle seat operator seat uri
-seat show stake deposit stake withdraw stake bond stake exit stake show trainer start validator start penalty show
-penalty contest attest verify attest policy attest simulate attest register attest show
+deploy verify run create run serve run show run fetch run end run join run leave run sync run settle seat operator
+seat uri seat show stake deposit stake withdraw stake bond stake exit stake show trainer start validator start
+penalty show penalty contest attest verify attest policy attest simulate attest register attest show
 attest deny attest raise-floor attest revoke"""
 
 

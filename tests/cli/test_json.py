@@ -33,6 +33,7 @@ CASES: dict[str, tuple[str, list[str], int]] = {
     "run create": (NOTHING, ["--example"], 0),
     "run serve": (MINE, ["1", "--serve", "127.0.0.1:0"], 2),
     "run show": (READS, ["1"], 0),
+    "run fetch": (READS, ["1"], 0),
     "run end": (MINE, ["1", "--dry-run"], 1),
     "run join": (MINE, ["1", "--role", "trainer", "--dry-run"], 0),
     "run leave": (MINE, ["1"], 1),

@@ -373,3 +373,23 @@ def test_files_that_are_not_the_runs_are_refused(
     result = cli("run", "join", str(made["run"]), "--role", "validator", *place.acting("validator"), "--json")
     assert result.code == Exit.STORAGE
     assert result.error["code"] == "unavailable"
+
+
+def test_the_newest_state_is_fetched_from_whoever_has_it_and_can_be_exported(
+    place: Place, cli: Cli, tmp_path: Path
+) -> None:
+    made = cli("run", "create", str(place.run_file), *place.acting("sponsor"), "--json").document
+    fetched = cli("run", "fetch", str(made["run"]), "--out", "got", *place.reading(), "--json").document
+    assert (fetched["state"], fetched["final"]) == (made["initial_state"], False)
+    command = fetched["next"].split()
+    assert command[:3] == ["earnest", "task", "export"]
+    exported = cli(*command[1:], "--json")
+    assert (exported.code, exported.document["state"]) == (0, made["initial_state"])
+    assert cli("run", "fetch", str(made["run"]), "--out", "got", *place.reading()).code == 2
+
+    (state,) = place.folder.rglob(f"public/{made['initial_state'].removeprefix('0x')}")
+    hidden = state.rename(tmp_path / "hidden")
+    gone = cli("run", "fetch", str(made["run"]), "--out", "other", *place.reading(), "--json")
+    hidden.rename(state)
+    assert gone.code == 5
+    assert "nobody serves the state" in gone.error["cause"] and "run serve" in gone.error["fix"]
