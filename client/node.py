@@ -36,6 +36,13 @@ from earnest.protocol.verdicts import Role
 log = structlog.get_logger()
 
 
+FIXES = {
+    "runs: inactive seat": "wait: this round is lost, the node asks back as soon as it may, and the "
+    "seat counts from the round after that; without a bond: `earnest stake bond RUN AMOUNT`"
+}
+"""What helps a node against a contract's refusal, by its reason, where docs/reverts.md is no help."""
+
+
 @dataclass(frozen=True)
 class NodeParts:
     """What a node is built from. Everything is passed in: nothing reaches for a clock or a network by itself."""
@@ -66,6 +73,7 @@ class Node(ABC):
         contracts = parts.contracts
         self._settler = Settler(self.record, contracts.runs, contracts.settlement, patience, self.turn)
         self._told: set[str] = set()
+        self._complained: set[tuple[str, str]] = set()
 
     def seat_in(self, round: int) -> int | None:
         """The seat that the account holds in `round`; None if it has none."""
@@ -191,7 +199,7 @@ class Node(ABC):
                 name, call, still_needed=lambda: still_needed(self.parts.chain.head()), deadline=deadline
             )
         except ChainError as error:
-            log.warning("not sent", intent=name, cause=error.cause, fix=error.fix)
+            self._complain(name, error)
             if isinstance(error, Reverted):
                 refused(error)
             return False
@@ -200,6 +208,13 @@ class Node(ABC):
         self._told.add(name)
         log.info("sent", intent=name, block=receipt.block_number, gas=receipt.gas_used)
         return True
+
+    def _complain(self, name: str, error: ChainError) -> None:
+        """Logs why something was not sent, once for each name and reason: it is tried again at every look."""
+        reason = error.reason if isinstance(error, Reverted) else error.cause
+        if (name, reason) not in self._complained:
+            self._complained.add((name, reason))
+            log.warning("not sent", intent=name, cause=error.cause, fix=FIXES.get(reason, error.fix))
 
 
 def run_forever(node: Node, clock: Callable[[], float], stop: threading.Event, poll_s: float) -> None:

@@ -316,6 +316,22 @@ def test_a_silent_validator_asks_back_as_soon_as_it_may_and_not_before(tmp_path:
         assert record.seats[Role.VALIDATOR][0].asked_back.latest() is None
 
 
+def test_an_inactive_seat_is_complained_of_once_a_round_with_what_helps(tmp_path: Path) -> None:
+    setup: dict[str, Any] = {"attacks": ("none",), "validators": 2, "rounds": 6, "recipe": tiny_recipe()}
+    with make_world(tmp_path, **setup) as world, capture_logs() as logs:
+        world.nodes.pop("validator-1")
+        world.play(until=world.schedule.opens(3) + 1)
+        node = world.node("validator-1")
+        for round in (3, 4):
+            world.play(until=world.schedule.score_reveal(round).start - 60)
+            for _ in range(4):
+                world.devnet.travel(world.devnet.now() + 2)
+                node.step()
+    told = [log for log in logs if log["event"] == "not sent" and "inactive seat" in log["cause"]]
+    assert [log["intent"] for log in told] == [f"{world.run}/report-commit/{round}" for round in (3, 4)]
+    assert all("asks back" in log["fix"] for log in told)
+
+
 # Contests
 
 
