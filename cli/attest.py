@@ -28,7 +28,7 @@ from earnest.cli.narrowing import (
     revoke,
     run_policy,
 )
-from earnest.cli.output import Answer, progress, table, when
+from earnest.cli.output import Answer, block, progress, table, when
 from earnest.cli.run_view import attestation_document, policy_of
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transaction, transaction_line, would_send
@@ -41,6 +41,7 @@ from earnest.protocol.constants import ZERO_ADDRESS
 
 if TYPE_CHECKING:
     from earnest.client.attestation.attester import Attester
+    from earnest.client.chain.contracts import EnclaveKey as LiveKey
     from earnest.client.record import KeyRegistration, RunRecord
     from earnest.protocol.quote import Quote
     from earnest.validator.verification import Verification
@@ -64,6 +65,13 @@ Seconds = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 40))]
 LOUD = "SIMULATED: software made this. It is NOT A TEE and proves nothing about any machine."
 MAX_FILE_BYTES = 1 << 20
 STDIN = "-"
+NO_INPUT = {
+    "quote format": "the quote's file is no quote (TDX version 4 or 5, SGX version 3; binary, hexadecimal or base64)",
+    "collateral format": "the collateral's file is no collateral",
+    "root certificate": "the root's file is no root certificate",
+}
+"""What an unusable input is not, by the check that it fails."""
+
 INTEL_PCS = "https://api.trustedservices.intel.com"
 
 
@@ -297,6 +305,7 @@ def register(
     socket: Path | None = None,
     code: str = "",
     platform: Count = 0,
+    again: bool = False,
     flags: SendFlags = SEND,
 ) -> Answer:
     """Register a key that lives inside this machine's TEE: makes key and quote, publishes the evidence, sends it.
@@ -324,6 +333,8 @@ def register(
         What a simulated machine measures.
     platform
         Number of the simulated machine.
+    again
+        Register another key although one of this machine's is not due to be renewed.
     """
     with Session(flags) as session:
         trainer = session.address(owner)
@@ -342,7 +353,7 @@ def register(
         judged = collateral_source(session, collateral, pccs)
         if session.flags.dry_run:
             return _would_register(session, run, trainer, machine, policy_file, judged, document)
-        return _register(session, run, trainer, machine, policy_file, judged, document)
+        return _register(session, run, trainer, machine, policy_file, judged, document, again=again)
 
 
 @app.command
@@ -371,14 +382,9 @@ def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = C
             if wanted in (None, trainer)
         ]
         attestation, narrowed = attestation_document(record, rules), narrowings(record, rules, round)
-    headings = ("trainer", "key", "workload", "root", "counts until", "evidence")
-    rows = [
-        (k["trainer"], k["key"], k["workload"].hex(), k["root"], k["until"], k["evidence_root"].hex())
-        for k in keys
-    ]
     document = {"run": run, "attestation": attestation, **narrowed, "keys": keys}
     roots = [f"root 0x{root.hex()}: {root_name(root)}" for root in dict.fromkeys(k["root_id"] for k in keys)]
-    shown = [table("Enclave keys", headings, rows), *roots] if keys else ["No keys yet."]
+    shown = [*(line for key in keys for line in _key_lines(key)), *roots] if keys else ["No keys yet."]
     against = [line for key in keys if (line := objection_line(key)) is not None]
     return Answer(document, [*shown, *against, *(narrowing_lines(narrowed) if attestation else [])])
 
@@ -402,6 +408,19 @@ def _key_document(record: RunRecord, key: KeyRegistration, *, newest: bool, now:
     }
 
 
+def _key_lines(key: dict[str, Any]) -> list[str]:
+    return block(
+        f"Key {key['key']}",
+        [
+            ("trainer", key["trainer"]),
+            ("workload", f"0x{key['workload'].hex()}"),
+            ("root", key["root"]),
+            ("counts until", key["until"]),
+            ("evidence", key["evidence_root"].hex()),
+        ],
+    )
+
+
 # Registering
 
 
@@ -413,6 +432,8 @@ def _register(
     policy_file: PolicyFile,
     judged: Callable[[bytes], bytes],
     document: dict[str, Any],
+    *,
+    again: bool,
 ) -> Answer:
     from earnest.client.attestation.registration import REGISTER_STEP, KeyKeeper
     from earnest.client.commands import finish_earlier, planned
@@ -423,6 +444,13 @@ def _register(
     finish_earlier(party)
     head = session.chain.head()
     if keeper.live(head) == before:  # else an interrupted command's registration is mined by now
+        if (
+            before is not None
+            and not again
+            and not keeper.due(head)
+            and not _is_denied(session, run, trainer)
+        ):
+            return _nothing_to_register(session, before, document)
         name, call = keeper.next_call(head)
         step = Step(REGISTER_STEP, "register the enclave's key", call)
         consent(session, planned(session.deployment, session.account, [step]))
@@ -434,6 +462,20 @@ def _register(
     found = {"key": live and live.address, "expiry": live and live.expiry, "transactions": sent}
     told = "There is no key." if live is None else f"The key {live.address} counts until {when(live.expiry)}."
     return Answer({**document, "account": session.account, **found}, [*map(transaction_line, sent), told])
+
+
+def _is_denied(session: Session, run: int, trainer: str) -> bool:
+    """Whether the trainer's newest key rests on what the policy's guardian denied."""
+    record = session.deployment.read_run(run)
+    key = record.newest_key(trainer)
+    return key is not None and not key.rests_on.isdisjoint(record.denied)
+
+
+def _nothing_to_register(session: Session, live: LiveKey, document: dict[str, Any]) -> Answer:
+    found = {"key": live.address, "expiry": live.expiry, "transactions": []}
+    until = when(live.expiry)
+    told = f"Nothing to do: this machine's key {live.address} counts until {until}. Another one: --again"
+    return Answer({**document, "account": session.account, **found}, [told])
 
 
 def _would_register(
@@ -513,6 +555,9 @@ def _verification_lines(found: Verification, judged: bool) -> list[Any]:
         lines.append(f"status: {found.status}{told}")
     lines += [f"not checked: {one}" for one in found.unchecked]
     verdict = f"The evidence is {words}."
+    if found.unusable:
+        told = [NO_INPUT[one.name] for one in found.checks if not one.passed and one.name in NO_INPUT]
+        verdict = f"The evidence is unusable: {'; '.join(told)}." if told else verdict
     if judged and found.accepted:
         verdict += f" The policy {'accepts' if found.policy_accepted else 'REFUSES'} it."
     return [*lines, verdict]

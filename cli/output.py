@@ -67,6 +67,12 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     return made
 
 
+def block(title: str, fields: Sequence[tuple[str, Any]]) -> list[str]:
+    """A record as lines `name  value`: for values that a table would have to break, and that people copy."""
+    width = max(len(name) for name, _ in fields)
+    return [title, *(f"  {name:<{width}}  {'-' if value is None else value}" for name, value in fields)]
+
+
 def amounts(name: str, wei: int, decimals: int) -> dict[str, str]:
     """An amount for a document: tokens, and wei as text since JSON's numbers are too small."""
     return {name: format_amount(wei, decimals), f"{name}_wei": str(wei)}

@@ -149,6 +149,13 @@ def test_unusable_input_ends_with_2(spoilt: tuple[str, bytes | None], simulated:
     assert "error" in document or not document["accepted"]
 
 
+def test_a_file_that_is_no_quote_is_said_to_be_none(simulated: Path, cli: Run) -> None:
+    (simulated / "quote.bin").write_bytes(b"hello")
+    told = cli(*checking(simulated))
+    assert (told.code, "quote's file is no quote" in told.out) == (2, True)
+    assert "collateral's file" not in told.out
+
+
 def test_a_long_stdin_is_not_read_to_its_end(simulated: Path, cli: Run) -> None:
     command = ["attest", "verify", "-", *checking(simulated)[3:], "--json"]
     assert cli(*command, world=Piped(given=b"\x00" * 10_000_000)).code == 2
@@ -341,13 +348,17 @@ def test_a_registered_key_is_shown_with_its_root_and_its_evidence_is_served(
     (evidence,) = place.folder.rglob(f"public/{key['evidence_root'][2:]}")
     assert Evidence.read(evidence.read_bytes()).root().hex() == evidence.name
     table = cli("attest", "show", str(attested), "--account", ADDRESS["trainer"], *place.reading()).out
-    assert key["key"] in table and f"root {key['root_id']}: SIMULATED - NOT A TEE" in table
+    for value in (key["key"], key["trainer"], key["workload"], key["evidence_root"][2:]):
+        assert any(line.split()[-1] == value for line in table.splitlines()), "on a line that can be copied"
+    assert f"root {key['root_id']}: SIMULATED - NOT A TEE" in table
 
 
-def test_a_key_that_is_registered_again_replaces_the_first(attested: int, place: Place, cli: Run) -> None:
+def test_a_fresh_key_is_only_replaced_when_that_is_asked_for(attested: int, place: Place, cli: Run) -> None:
     machine = ["--code", "mine", "--platform", "2"]
     first = cli(*registering(attested, *machine), *place.acting("latecomer")).document
-    second = cli(*registering(attested, *machine), *place.acting("latecomer")).document
+    same = cli(*registering(attested, *machine), *place.acting("latecomer"))
+    assert (same.code, same.document["key"], same.document["transactions"]) == (0, first["key"], [])
+    second = cli(*registering(attested, *machine, "--again"), *place.acting("latecomer")).document
     assert first["key"] != second["key"]
     shown = cli(
         "attest", "show", str(attested), "--account", ADDRESS["latecomer"], *place.reading(), "--json"
