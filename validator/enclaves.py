@@ -27,6 +27,8 @@ from .verification import Verification
 
 log = structlog.get_logger()
 
+OWN_FAILURE = Refusal(Verdict.ABSTAIN, "the validator's own infrastructure failed")
+
 
 class Blocks(Protocol):
     """What of a chain is needed: its id, and the hash of a challenge's block."""
@@ -60,12 +62,20 @@ class Enclaves:
             if key is None:
                 refusals[seat] = _refused("the reveal was not attested")
                 continue
-            evidence = _evidence(evidences[seat], key)
-            refusal = evidence if isinstance(evidence, Refusal) else self._judge(round, key, evidence, policy)
+            try:
+                refusal = self._refusal(round, key, evidences[seat], policy)
+            except MemoryError:
+                refusal = OWN_FAILURE
             if refusal is not None:
                 log.warning("not attested", round=round, seat=seat, reason=refusal.reason)
                 refusals[seat] = refusal
         return refusals
+
+    def _refusal(
+        self, round: int, key: KeyRegistration, found: bytes | StorageError | OSError, policy: PolicyFile
+    ) -> Refusal | None:
+        evidence = _evidence(found, key)
+        return evidence if isinstance(evidence, Refusal) else self._judge(round, key, evidence, policy)
 
     def _judge(
         self, round: int, key: KeyRegistration, evidence: Evidence, policy: PolicyFile
@@ -119,7 +129,7 @@ def _evidence(found: bytes | StorageError | OSError, key: KeyRegistration) -> Ev
     if isinstance(found, Unavailable | WrongContent):
         return _refused("nobody serves the evidence of the enclave key")
     if not isinstance(found, bytes):
-        return Refusal(Verdict.ABSTAIN, "the validator's own infrastructure failed")
+        return OWN_FAILURE
     try:
         evidence = Evidence.read(found)
         shown = claims(parse_quote(evidence.quote))

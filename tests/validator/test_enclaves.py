@@ -244,3 +244,14 @@ def test_a_run_that_nobody_can_attest_in_pays_nobody_and_burns_no_bond(tmp_path:
         assert world.bond("trainer-0") == world.bond("trainer-1") == TRAINER_BOND
         assert world.idle("trainer-0") == world.idle("trainer-1") == 0
         assert record.settled(1).pair == (world.params.initial_state,) * 2
+
+
+def test_a_lack_of_memory_is_an_abstention_and_not_the_end_of_the_process(
+    town: Town, view: Enclaves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(content: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("earnest.validator.enclaves.Evidence.read", exhausted)
+    found = view.unattested(0)
+    assert found[0].verdict == Verdict.ABSTAIN
