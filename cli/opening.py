@@ -18,6 +18,10 @@ from earnest.client.storage.serve import ObjectServer
 
 if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt
+    from earnest.protocol.run import RunParams
+
+UNKNOWN_ROOT = b"\xff" * 32
+"""Stands for the initial state while the other terms are checked, which costs nothing."""
 
 
 def example_file() -> Answer:
@@ -34,12 +38,16 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
     from earnest.client.tasks.task import load_task
 
     admission, policy = run_file.admitted(), run_file.read_policy()
-    with progress(session.world.stderr, "building the initial state"):
+    with progress(session.world.stderr, "reading task and recipe"):
         recipe = run_file.make_recipe()
+    _check(
+        session, run_file.params(recipe, UNKNOWN_ROOT, session.chain.head().time, session.decimals, policy)
+    )
+    with progress(session.world.stderr, "building the initial state"):
         initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
     now = session.chain.head().time
     params = run_file.params(recipe, state_root(initial), now, session.decimals, policy)
-    check_params(params, now, session.network.block_time_s, session.finality_s)
+    _check(session, params)
     store = ObjectStore("memory:///" if session.flags.dry_run else session.public_folder)
     root = publish(store, recipe, admission, initial, policy)
     uri = f"{_files_url(session)}/{root.hex()}"
@@ -67,6 +75,10 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
         lambda made: f"Run {made['run']} is open. Its files: {uri}. Next: `earnest run show {made['run']}`",
         lambda receipts: {"run": _created(session, receipts)},
     )
+
+
+def _check(session: Session, params: RunParams) -> None:
+    check_params(params, session.chain.head().time, session.network.block_time_s, session.finality_s)
 
 
 def _created(session: Session, receipts: Sequence[Receipt]) -> int:

@@ -52,7 +52,17 @@ def withdraw(amount: str, /, *, flags: SendFlags = SEND) -> Answer:
 
 
 def take_out(session: Session, wei: int | None, action: str) -> Answer:
-    """Withdraws `wei`, or all that is idle."""
+    """Withdraws `wei`, or all that is idle; there may be nothing."""
+    if wei is None and session.contracts.vault.idle(session.account, at=session.at) == 0:
+        nothing = {
+            "action": action,
+            **session.amounts("amount", 0),
+            "account": session.account,
+            "transactions": [],
+        }
+        return Answer(
+            nothing, ["Nothing to take: no idle balance in the vault. A bond is freed with `stake exit`."]
+        )
     steps = withdraw_steps(session.contracts, session.account, wei, session.at)
     taken = steps[0].call.args["amount"]
     document = {"action": action, **session.amounts("amount", taken)}

@@ -105,6 +105,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                     f"{path} has more than {MAX_RUN_FILE_BYTES} bytes", "give the path of a run file"
                 )
             check_depth(content)
+            _check_level(content)
             found = msgspec.toml.decode(content, type=RunFile)
             policy = found.attestation_policy
             return found.changed(
@@ -263,6 +264,13 @@ def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None)
     if policy is not None:
         found.append(f"Keys are taken from machines under this root: {policy.root_name}.")
     return found
+
+
+def _check_level(content: bytes) -> None:
+    """Raises ValueError for a level that there is not, with those that there are."""
+    level = msgspec.toml.decode(content, type=dict[str, Any]).get("verification", "incentive")
+    if not isinstance(level, str) or level not in LEVELS:
+        raise ValueError(f"verification = {level!r}; choose one of {', '.join(map(repr, LEVELS))}")
 
 
 def _merged(base: dict[str, Any], changes: Mapping[str, Any], path: str) -> dict[str, Any]:

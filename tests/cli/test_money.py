@@ -42,6 +42,13 @@ def test_a_deposit_approves_first_and_can_be_taken_out_again(place: Place, cli: 
     )
 
 
+def test_a_claim_with_nothing_to_take_is_done(place: Place, cli: Cli) -> None:
+    sent = blocks_with_transactions(place)
+    result = cli("claim", *place.acting("newcomer"))
+    assert (result.code, blocks_with_transactions(place)) == (0, sent)
+    assert "Nothing to take" in result.out
+
+
 def test_the_same_command_again_is_a_new_deposit(place: Place, cli: Cli) -> None:
     before = int(holdings(place, cli, "validator")["idle_wei"])
     for _ in range(2):

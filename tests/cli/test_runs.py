@@ -387,9 +387,20 @@ def test_the_newest_state_is_fetched_from_whoever_has_it_and_can_be_exported(
     assert (exported.code, exported.document["state"]) == (0, made["initial_state"])
     assert cli("run", "fetch", str(made["run"]), "--out", "got", *place.reading()).code == 2
 
-    (state,) = place.folder.rglob(f"public/{made['initial_state'].removeprefix('0x')}")
-    hidden = state.rename(tmp_path / "hidden")
+    copies = list(place.folder.rglob(f"public/{made['initial_state'].removeprefix('0x')}"))
+    hidden = [copy.rename(tmp_path / f"hidden-{i}") for i, copy in enumerate(copies)]
     gone = cli("run", "fetch", str(made["run"]), "--out", "other", *place.reading(), "--json")
-    hidden.rename(state)
+    for kept, copy in zip(hidden, copies, strict=True):
+        kept.rename(copy)
     assert gone.code == 5
     assert "nobody serves the state" in gone.error["cause"] and "run serve" in gone.error["fix"]
+
+
+def test_terms_that_no_run_can_have_are_refused_before_the_initial_state_is_built(
+    place: Place, cli: Cli, tmp_path: Path
+) -> None:
+    short = tmp_path / "short.toml"
+    short.write_text(place.run_file.read_text().replace("exit_delay_s = 172800", "exit_delay_s = 1"))
+    result = cli("run", "create", str(short), *place.acting("sponsor"), "--json")
+    assert result.code != 0 and "exit_delay_s" in result.error["cause"]
+    assert "building the initial state" not in result.err
