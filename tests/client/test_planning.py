@@ -203,9 +203,9 @@ def test_every_disagreement_says_why() -> None:
 
 
 def test_the_page_says_how_many_agree() -> None:
-    page = (Path(__file__).parents[2] / "docs/plan.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/plan.md").read_text().split()
     tested = [check for check in CHECKS if check.tested]
-    assert f"{sum(check.agrees for check in tested)} of\n{len(tested)} agree" in page
+    assert f"{sum(check.agrees for check in tested)} of {len(tested)} agree" in " ".join(page)
 
 
 def test_no_link_carries_more_than_its_rate() -> None:
