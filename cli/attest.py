@@ -1,13 +1,11 @@
-"""`earnest attest`: quotes and policies, checked and made; an enclave's key, registered and shown."""
+"""`earnest attest`: quotes and policies, checked and made. What needs a chain: `registration.py`, `narrowing.py`."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,54 +14,27 @@ from cyclopts.validators import Number
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import Exit, UsageError
-from earnest.cli.flags import ChainFlags, Flags, RunNumber, SendFlags
-from earnest.cli.narrowing import (
-    deny,
-    hexadecimal,
-    narrowing_lines,
-    narrowings,
-    objection_line,
-    objections,
-    raise_floor,
-    revoke,
-    run_policy,
-)
-from earnest.cli.output import Answer, block, progress, table, when
-from earnest.cli.run_view import attestation_document, policy_of
+from earnest.cli.files import read_file, write_file
+from earnest.cli.flags import ChainFlags, Flags, SendFlags
+from earnest.cli.narrowing import deny, hexadecimal, raise_floor, revoke
+from earnest.cli.output import Answer, table, when
+from earnest.cli.registration import LOUD, Count, register, show
 from earnest.cli.session import Session
-from earnest.cli.transactions import consent, transaction, transaction_line, would_send
 from earnest.client.attestation.attester import MAX_QUOTE_BYTES, REPORT_DATA_BYTES
 from earnest.client.attestation.policy import DEFAULT_TTL_S, MAX_POLICY_BYTES, PolicyFile
 from earnest.client.attestation.roots import root_name
-from earnest.client.commands import UnfinishedError
-from earnest.client.participation import Step
+from earnest.protocol.attestation_policy import SignedStatus, TcbStatus
 from earnest.protocol.constants import ZERO_ADDRESS
 
 if TYPE_CHECKING:
-    from earnest.client.attestation.attester import Attester
-    from earnest.client.chain.contracts import EnclaveKey as LiveKey
-    from earnest.client.record import KeyRegistration, RunRecord
     from earnest.protocol.quote import Quote
     from earnest.validator.verification import Verification
 
 app = make_group("attest")
 PLAIN, CHAIN, SEND = Flags(), ChainFlags(), SendFlags()
 
-Kind = Literal["simulated", "tdx-guest", "dstack"]
 Format = Literal["tdx4", "tdx5", "sgx3"]
-Status = Literal[
-    "UpToDate",
-    "SWHardeningNeeded",
-    "ConfigurationNeeded",
-    "ConfigurationAndSWHardeningNeeded",
-    "OutOfDate",
-    "OutOfDateConfigurationNeeded",
-    "Revoked",
-]
-Count = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 32))]
 Seconds = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 40))]
-LOUD = "SIMULATED: software made this. It is NOT A TEE and proves nothing about any machine."
-MAX_FILE_BYTES = 1 << 20
 STDIN = "-"
 NO_INPUT = {
     "quote format": "the quote's file is no quote (TDX version 4 or 5, SGX version 3; binary, hexadecimal or base64)",
@@ -71,8 +42,6 @@ NO_INPUT = {
     "root certificate": "the root's file is no root certificate",
 }
 """What an unusable input is not, by the check that it fails."""
-
-INTEL_PCS = "https://api.trustedservices.intel.com"
 
 
 @app.command
@@ -111,8 +80,8 @@ def verify(
 
     with Session(flags) as session:
         read = _read_quote(session, quote)
-        pinned = _intel_root() if root is None else _file(root)
-        judged, log = _file(collateral), None if event_log is None else _file(event_log)
+        pinned = _intel_root() if root is None else read_file(root)
+        judged, log = read_file(collateral), None if event_log is None else read_file(event_log)
         rules, document = (None, PolicyDocument()) if policy is None else _policy_or_document(policy)
     found = verify_under(read, judged, pinned, at, rules, document, event_log=log)
     refused = not (found.accepted and (policy is None or found.policy_accepted))
@@ -128,7 +97,7 @@ def policy(
     from_quote: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     root: Path | None = None,
     out: Path | None = None,
-    status: Annotated[tuple[Status, ...], Parameter(negative="")] = ("UpToDate",),
+    status: Annotated[tuple[TcbStatus, ...], Parameter(negative="")] = ("UpToDate",),
     deny_advisory: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     deny_family: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     event: Annotated[tuple[str, ...], Parameter(negative="")] = (),
@@ -205,7 +174,7 @@ def policy(
             guardian=guardian if guardian == ZERO_ADDRESS else session.address(guardian),
         )
     if out is not None:
-        _write(out, found.to_text().encode(), new=True)
+        write_file(out, found.to_text().encode(), new=True)
     written = (
         []
         if out is None
@@ -224,7 +193,7 @@ def simulate(
     code: str = "",
     platform: Count = 0,
     format: Format = "tdx4",
-    status: Status = "UpToDate",
+    status: SignedStatus = "UpToDate",
     debug: Annotated[bool, Parameter(negative="")] = False,
     seed: str | None = None,
     flags: Flags = PLAIN,
@@ -271,7 +240,7 @@ def simulate(
         **({} if quoted.event_log is None else {"event_log.json": quoted.event_log}),
     }
     for name, content in files.items():
-        _write(folder / name, content)
+        write_file(folder / name, content)
     document = {
         "simulated": True,
         "folder": str(folder),
@@ -293,245 +262,8 @@ def simulate(
     return Answer(document, lines)
 
 
-@app.command
-def register(
-    run: RunNumber,
-    /,
-    *,
-    attester: Kind,
-    owner: str | None = None,
-    collateral: Path | None = None,
-    pccs: str = INTEL_PCS,
-    socket: Path | None = None,
-    code: str = "",
-    platform: Count = 0,
-    again: bool = False,
-    flags: SendFlags = SEND,
-) -> Answer:
-    """Register a key that lives inside this machine's TEE: makes key and quote, publishes the evidence, sends it.
-
-    The evidence lies among the account's public objects, which the trainer node serves. A node that was started with
-    an attester does all this by itself, and again before the key expires.
-
-    Example: earnest attest register 1 --attester tdx-guest
-
-    Parameters
-    ----------
-    run
-        The run's number.
-    attester
-        Who makes the quote: Linux inside a TDX guest, dstack's guest agent, or software (SIMULATED, NOT A TEE).
-    owner
-        The seat's owner, when this key is its operator (default: the key's own account).
-    collateral
-        File with what Intel says of this machine (default: fetched and kept).
-    pccs
-        Where to fetch it: Intel's service, or a caching one.
-    socket
-        The dstack agent's socket (default: where dstack puts it).
-    code
-        What a simulated machine measures.
-    platform
-        Number of the simulated machine.
-    again
-        Register another key although one of this machine's is not due to be renewed.
-    """
-    with Session(flags) as session:
-        trainer = session.address(owner)
-        policy_file = run_policy(session.deployment.read_run(run))
-        machine = make_attester(session, attester, socket, code, platform)
-        if attester == "simulated":
-            session.notice(LOUD)
-        document = {
-            "action": "register",
-            "run": run,
-            "trainer": trainer,
-            "attester": machine.kind,
-            "root": root_name(machine.root_id),
-            "root_id": machine.root_id,
-        }
-        judged = collateral_source(session, collateral, pccs)
-        if session.flags.dry_run:
-            return _would_register(session, run, trainer, machine, policy_file, judged, document)
-        return _register(session, run, trainer, machine, policy_file, judged, document, again=again)
-
-
-@app.command
-def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = CHAIN) -> Answer:
-    """Show the keys that were registered in a run: whose, what runs there, under which root, until when.
-
-    And what the policy's guardian denied since, with the keys that this ends, and the floor of TCB evaluation numbers.
-
-    Example: earnest attest show 1
-
-    Parameters
-    ----------
-    run
-        The run's number.
-    account
-        Show only the keys of this trainer.
-    """
-    with Session(flags) as session:
-        record, now = session.deployment.read_run(run), session.chain.final().time
-        wanted = None if account is None else session.address(account)
-        rules, round = policy_of(record), record.params.schedule().round_at(now)
-        keys = [
-            _key_document(record, key, newest=key is held[-1], now=now)
-            for trainer, held in sorted(record.keys.items())
-            for key in held
-            if wanted in (None, trainer)
-        ]
-        attestation, narrowed = attestation_document(record, rules), narrowings(record, rules, round)
-    document = {"run": run, "attestation": attestation, **narrowed, "keys": keys}
-    roots = [f"root 0x{root.hex()}: {root_name(root)}" for root in dict.fromkeys(k["root_id"] for k in keys)]
-    shown = [*(line for key in keys for line in _key_lines(key)), *roots] if keys else ["No keys yet."]
-    against = [line for key in keys if (line := objection_line(key)) is not None]
-    return Answer(document, [*shown, *against, *(narrowing_lines(narrowed) if attestation else [])])
-
-
-for _command in (deny, raise_floor, revoke):
+for _command in (register, show, deny, raise_floor, revoke):
     app.command(_command)
-
-
-def _key_document(record: RunRecord, key: KeyRegistration, *, newest: bool, now: int) -> dict[str, Any]:
-    denied, round = objections(record, key), record.params.schedule().round_at(now)
-    refused = any(one["from_round"] <= round for one in denied)
-    live = newest and now < key.ends and not refused
-    ended = "replaced" if not newest else "revoked" if key.revoked is not None else "expired"
-    return {
-        **asdict(key),
-        "root": root_name(key.root_id),
-        "ends": key.ends,
-        "live": live,
-        "denied": denied,
-        "until": when(key.ends) if live else "denied" if newest and refused else ended,
-    }
-
-
-def _key_lines(key: dict[str, Any]) -> list[str]:
-    return block(
-        f"Key {key['key']}",
-        [
-            ("trainer", key["trainer"]),
-            ("workload", f"0x{key['workload'].hex()}"),
-            ("root", key["root"]),
-            ("counts until", key["until"]),
-            ("evidence", key["evidence_root"].hex()),
-        ],
-    )
-
-
-# Registering
-
-
-def _register(
-    session: Session,
-    run: int,
-    trainer: str,
-    machine: Attester,
-    policy_file: PolicyFile,
-    judged: Callable[[bytes], bytes],
-    document: dict[str, Any],
-    *,
-    again: bool,
-) -> Answer:
-    from earnest.client.attestation.registration import REGISTER_STEP, KeyKeeper
-    from earnest.client.commands import finish_earlier, planned
-
-    party, sent = session.party(trainer), []
-    keeper = KeyKeeper.of(party, run, machine, policy_file, session.world.random, collateral=judged)
-    before = keeper.live(session.chain.head())
-    finish_earlier(party)
-    head = session.chain.head()
-    if keeper.live(head) == before:  # else an interrupted command's registration is mined by now
-        if (
-            before is not None
-            and not again
-            and not keeper.due(head)
-            and not _is_denied(session, run, trainer)
-        ):
-            return _nothing_to_register(session, before, document)
-        name, call = keeper.next_call(head)
-        step = Step(REGISTER_STEP, "register the enclave's key", call)
-        consent(session, planned(session.deployment, session.account, [step]))
-        receipt = keeper.send(name, call, head)
-        if receipt is None:
-            raise UnfinishedError("the registration is sent, but not mined yet", "run the same command again")
-        sent.append(transaction(session, step.name, call.function, receipt))
-    live = keeper.live(session.chain.head())
-    found = {"key": live and live.address, "expiry": live and live.expiry, "transactions": sent}
-    told = "There is no key." if live is None else f"The key {live.address} counts until {when(live.expiry)}."
-    return Answer({**document, "account": session.account, **found}, [*map(transaction_line, sent), told])
-
-
-def _is_denied(session: Session, run: int, trainer: str) -> bool:
-    """Whether the trainer's newest key rests on what the policy's guardian denied."""
-    record = session.deployment.read_run(run)
-    key = record.newest_key(trainer)
-    return key is not None and not key.rests_on.isdisjoint(record.denied)
-
-
-def _nothing_to_register(session: Session, live: LiveKey, document: dict[str, Any]) -> Answer:
-    found = {"key": live.address, "expiry": live.expiry, "transactions": []}
-    until = when(live.expiry)
-    told = f"Nothing to do: this machine's key {live.address} counts until {until}. Another one: --again"
-    return Answer({**document, "account": session.account, **found}, [told])
-
-
-def _would_register(
-    session: Session,
-    run: int,
-    trainer: str,
-    machine: Attester,
-    policy_file: PolicyFile,
-    judged: Callable[[bytes], bytes],
-    document: dict[str, Any],
-) -> Answer:
-    """--dry-run: with a key that is thrown away, so that nothing is kept."""
-    from earnest.client.attestation.enclave_key import EnclaveKey
-    from earnest.client.attestation.registration import REGISTER_STEP, Place, prepare
-    from earnest.client.commands import planned
-
-    registry = session.contracts.registry
-    key = EnclaveKey.make(session.world.random).address
-    place = Place(session.chain.chain_id, registry.address, run, trainer)
-    challenge = registry.challenge(run, trainer, session.at)
-    made = prepare(machine, key, place, challenge, policy_file, collateral=judged)
-    call = registry.register(made.registration, policy_file.policy, made.parts)
-    step = Step(REGISTER_STEP, "register the enclave's key", call)
-    plan = planned(session.deployment, session.account, [step])
-    return would_send(session, plan, {**document, "workload": made.quote.workload()})
-
-
-def make_attester(session: Session, kind: Kind, socket: Path | None, code: str, platform: int) -> Attester:
-    """The attester that the flags name; asks nothing of the machine yet."""
-    if kind == "simulated":
-        from earnest.client.attestation.simulated import SimulatedAttester
-
-        return SimulatedAttester(code=code.encode(), platform=platform)
-    if kind == "dstack":
-        from earnest.client.attestation.dstack import DstackAttester
-
-        return DstackAttester(socket)
-    from earnest.client.attestation.tdx_guest import TdxGuestAttester
-
-    return TdxGuestAttester(session.world.random)
-
-
-def collateral_source(session: Session, given: Path | None, url: str) -> Callable[[bytes], bytes]:
-    """What judges a quote of this machine: the file's, or what the service says, kept in the data folder."""
-    if given is not None:
-        content = _file(given)
-        return lambda quote: content
-
-    def fetch(quote: bytes) -> bytes:
-        from earnest.validator.collateral import CollateralCache, pccs
-
-        cache = CollateralCache(session.settings.data_dir / "collateral", pccs(url))
-        with progress(session.world.stderr, f"fetching collateral from {url}"):
-            return asyncio.run(cache.collateral(quote, int(session.world.clock()))).data
-
-    return fetch
 
 
 # Showing
@@ -595,7 +327,7 @@ def _policy_or_document(path: Path) -> tuple[Any, Any]:
     """(policy, document) of a policy file; (None, document) of a document alone."""
     from earnest.protocol.attestation_policy import PolicyDocument, PolicyDocumentError
 
-    content = _file(path, MAX_POLICY_BYTES)
+    content = read_file(path, MAX_POLICY_BYTES)
     try:
         document = PolicyDocument.from_json(content)
     except PolicyDocumentError:
@@ -626,7 +358,7 @@ def _root_of(quotes: Sequence[Quote], given: Path | None) -> bytes:
     from earnest.client.attestation.roots import INTEL_ROOT_ID, root_id
     from earnest.protocol.quote import QuoteError
 
-    wanted = INTEL_ROOT_ID if given is None else root_id(_file(given))
+    wanted = INTEL_ROOT_ID if given is None else root_id(read_file(given))
     for quote in quotes:
         try:
             own = own_root_id(quote)
@@ -662,7 +394,7 @@ def _parsed(quote: bytes) -> Quote:
 def _read_quote(session: Session, name: str) -> bytes:
     """The quote in a file or on stdin: as it is, or out of hexadecimal or base64 text."""
     limit = 4 * MAX_QUOTE_BYTES
-    content = session.world.stdin.buffer.read(limit + 1) if name == STDIN else _file(Path(name), limit)
+    content = session.world.stdin.buffer.read(limit + 1) if name == STDIN else read_file(Path(name), limit)
     if len(content) > limit:
         raise UsageError("stdin is too long for a quote", f"a quote has at most {MAX_QUOTE_BYTES} bytes")
     if not content.isascii() or b"\0" in content:
@@ -676,24 +408,3 @@ def _read_quote(session: Session, name: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return content
-
-
-def _file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Raises UsageError for a file that cannot be read or is larger than anything of the kind."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "give the path of a file") from error
-    if len(content) > limit:
-        raise UsageError(f"{path} has more than {limit} bytes", "give the right file")
-    return content
-
-
-def _write(path: Path, content: bytes, *, new: bool = False) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb" if new else "wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", "choose another path") from error

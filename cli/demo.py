@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from earnest.cli.adversaries import ATTACKS, Forgery
-from earnest.cli.attest import LOUD
 from earnest.cli.enclaves import CHEATS, Cheat, demo_policy, enclave
+from earnest.cli.registration import LOUD
 from earnest.client.attestation.policy import PolicyFile
 from earnest.client.bundle import RunFiles, publish
 from earnest.client.chain.contracts import Contracts

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from earnest.cli.attest import LOUD
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, console
+from earnest.cli.registration import LOUD
 from earnest.cli.session import Session
 
 PLAIN = Flags()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from earnest.cli.app import make_group
-from earnest.cli.attest import INTEL_PCS, LOUD, Count, Kind, collateral_source, make_attester
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import LayoutFlags, NodeFlags, RunNumber
 from earnest.cli.output import Answer, countdown
+from earnest.cli.registration import INTEL_PCS, LOUD, Count, Kind, collateral_source, make_attester
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transact
 from earnest.client.participation import held_seat, uri_steps

@@ -12,6 +12,7 @@ from cyclopts.validators import Number
 
 from earnest.cli.app import make_group
 from earnest.cli.exits import Exit, UsageError
+from earnest.cli.files import read_file
 from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, progress, table
 
@@ -94,7 +95,7 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     task = load_task(rules.task, rules.task_options)
     layout = Spec.of(read_parameters(task.build_model(rules.seed)))
     try:
-        found = from_bytes(_read(state, state_bytes(layout)), layout)
+        found = from_bytes(read_file(state, state_bytes(layout)), layout)
     except StateError as error:
         raise UsageError(f"{state}: {error}", "take a state file of a run with this recipe") from error
     write = getattr(task, "export", None)
@@ -150,25 +151,13 @@ def _recipe(path: Path) -> Recipe:
 
     if path.suffix == ".toml":
         return RunFile.read(path).make_recipe()
-    content = _read(path, MAX_FILE_BYTES)
+    content = read_file(path, MAX_FILE_BYTES)
     try:
         return Recipe.from_json(content)
     except RecipeError as error:
         with suppress(BundleError):
             return Bundle.from_bytes(content).recipe
         raise UsageError(f"{path}: {error}", "correct the recipe") from error
-
-
-def _read(path: Path, limit: int) -> bytes:
-    """Raises UsageError for a file that cannot be read, or has more than `limit` bytes."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "name a file") from error
-    if len(content) > limit:
-        raise UsageError(f"{path} has more than {limit} bytes", "name the right file")
-    return content
 
 
 def _answer(report: CheckReport) -> Answer:

@@ -8,11 +8,11 @@ one verdict the rules are a file, and the run fixes its hash: `Policy.document` 
 import json
 import re
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from eth_hash.auto import keccak
 
-TCB_STATUSES: Final = (
+TcbStatus = Literal[
     "UpToDate",
     "SWHardeningNeeded",
     "ConfigurationNeeded",
@@ -21,8 +21,20 @@ TCB_STATUSES: Final = (
     "OutOfDateConfigurationNeeded",
     "TDRelaunchAdvised",
     "TDRelaunchAdvisedConfigurationNeeded",
-)
+]
+TCB_STATUSES: Final = get_args(TcbStatus)
 """Every status that a policy may accept. Revoked is none of them, and so can never be accepted."""
+
+SignedStatus = Literal[
+    "UpToDate",
+    "SWHardeningNeeded",
+    "ConfigurationNeeded",
+    "ConfigurationAndSWHardeningNeeded",
+    "OutOfDate",
+    "OutOfDateConfigurationNeeded",
+    "Revoked",
+]
+"""Every status that Intel signs for a TCB level (PCS API v4)."""
 
 GPU_ARCHITECTURES: Final = ("HOPPER", "BLACKWELL")
 

@@ -39,17 +39,6 @@ DEFAULT_SEED = b"earnest/simulated-attester/v1"
 
 Tee = Literal["tdx", "sgx"]
 QuoteKind = Literal["tdx4", "tdx5", "sgx3"]
-STATUSES = (
-    "UpToDate",
-    "SWHardeningNeeded",
-    "ConfigurationNeeded",
-    "ConfigurationAndSWHardeningNeeded",
-    "OutOfDate",
-    "OutOfDateConfigurationNeeded",
-    "Revoked",
-)
-"""TCB statuses that PCS API v4 knows."""
-
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 MADE = 1_577_836_800  # 2020-01-01: before the embedded chain's first block
 LASTS = 2_208_988_800  # 2040-01-01

@@ -209,6 +209,13 @@ def test_an_event_log_must_replay(simulated: Path, cli: Run) -> None:
 # Policy
 
 
+def test_a_policy_takes_every_status_that_may_count_and_never_revoked(simulated: Path, cli: Run) -> None:
+    command = ["attest", "policy", "--from-quote", str(simulated / "quote.bin")]
+    command += ["--root", str(simulated / "root.pem"), "--status"]
+    assert cli(*command, "TDRelaunchAdvised").code == 0
+    assert cli(*command, "Revoked").code == 2
+
+
 def test_a_policy_is_made_from_quotes_checked_and_never_overwritten(simulated: Path, cli: Run) -> None:
     out = simulated / "new.json"
     command = ["attest", "policy", "--from-quote", str(simulated / "quote.bin"), "--out", str(out)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from earnest.cli import main
-from earnest.cli.attest import LOUD
+from earnest.cli.registration import LOUD
 from tests.cli.conftest import RUN_FILE, Place, Result, TestWorld
 
 Cli = Callable[..., Result]

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from earnest.cli import demo
-from earnest.cli.attest import LOUD
 from earnest.cli.demo_view import keys_table, last_line, round_table, summary_table
+from earnest.cli.registration import LOUD
 from earnest.client.attestation.roots import SIMULATED_ROOT_ID
 from earnest.client.tasks.shakespeare import demo_recipe
 from earnest.protocol.recipe import Recipe

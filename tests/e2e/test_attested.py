@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from earnest.cli.attest import LOUD
+from earnest.cli.registration import LOUD
 from earnest.client.attestation.roots import SIMULATED_ROOT_ID
 from earnest.protocol.verdicts import Role, Verdict
 from tests.e2e.processes import Actor, Town, Watch, town

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from hashlib import sha256, sha384
+from typing import get_args
 
 import dcap_qvl
 import pytest
@@ -17,12 +18,12 @@ from earnest.client.attestation.simulated import (
     DAY,
     MADE,
     SIMULATED,
-    STATUSES,
     QuoteKind,
     SimulatedAttester,
     SimulatedVendor,
 )
 from earnest.protocol.attestation import claims, platform_hash
+from earnest.protocol.attestation_policy import SignedStatus
 from earnest.protocol.quote import parse_quote
 from earnest.validator.roots import INTEL_SGX_ROOT_CA
 
@@ -63,7 +64,7 @@ def test_a_flipped_bit_anywhere_in_the_signed_part_is_refused(kind: QuoteKind) -
             verify(bytes(changed), quoted.collateral)
 
 
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", get_args(SignedStatus))
 @pytest.mark.parametrize("tee", ["tdx", "sgx"])
 def test_every_tcb_status_can_be_had(tee: str, status: str) -> None:
     attester = SimulatedAttester(VENDOR, format="sgx3" if tee == "sgx" else "tdx4")

@@ -1,0 +1,268 @@
+"""An enclave's key: registered for a seat of a run, and shown. Commands of `earnest attest`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from earnest.cli.files import read_file
+from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
+from earnest.cli.narrowing import narrowing_lines, narrowings, objection_line, objections, run_policy
+from earnest.cli.output import Answer, block, progress, when
+from earnest.cli.run_view import attestation_document, policy_of
+from earnest.cli.session import Session
+from earnest.cli.transactions import consent, transaction, transaction_line, would_send
+from earnest.client.attestation.policy import PolicyFile
+from earnest.client.attestation.roots import root_name
+from earnest.client.commands import UnfinishedError
+from earnest.client.participation import Step
+
+if TYPE_CHECKING:
+    from earnest.client.attestation.attester import Attester
+    from earnest.client.chain.contracts import EnclaveKey as LiveKey
+    from earnest.client.record import KeyRegistration, RunRecord
+
+CHAIN, SEND = ChainFlags(), SendFlags()
+
+Kind = Literal["simulated", "tdx-guest", "dstack"]
+Count = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 32))]
+LOUD = "SIMULATED: software made this. It is NOT A TEE and proves nothing about any machine."
+INTEL_PCS = "https://api.trustedservices.intel.com"
+
+
+def register(
+    run: RunNumber,
+    /,
+    *,
+    attester: Kind,
+    owner: str | None = None,
+    collateral: Path | None = None,
+    pccs: str = INTEL_PCS,
+    socket: Path | None = None,
+    code: str = "",
+    platform: Count = 0,
+    again: bool = False,
+    flags: SendFlags = SEND,
+) -> Answer:
+    """Register a key that lives inside this machine's TEE: makes key and quote, publishes the evidence, sends it.
+
+    The evidence lies among the account's public objects, which the trainer node serves. A node that was started with
+    an attester does all this by itself, and again before the key expires.
+
+    Example: earnest attest register 1 --attester tdx-guest
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    attester
+        Who makes the quote: Linux inside a TDX guest, dstack's guest agent, or software (SIMULATED, NOT A TEE).
+    owner
+        The seat's owner, when this key is its operator (default: the key's own account).
+    collateral
+        File with what Intel says of this machine (default: fetched and kept).
+    pccs
+        Where to fetch it: Intel's service, or a caching one.
+    socket
+        The dstack agent's socket (default: where dstack puts it).
+    code
+        What a simulated machine measures.
+    platform
+        Number of the simulated machine.
+    again
+        Register another key although one of this machine's is not due to be renewed.
+    """
+    with Session(flags) as session:
+        trainer = session.address(owner)
+        policy_file = run_policy(session.deployment.read_run(run))
+        machine = make_attester(session, attester, socket, code, platform)
+        if attester == "simulated":
+            session.notice(LOUD)
+        document = {
+            "action": "register",
+            "run": run,
+            "trainer": trainer,
+            "attester": machine.kind,
+            "root": root_name(machine.root_id),
+            "root_id": machine.root_id,
+        }
+        judged = collateral_source(session, collateral, pccs)
+        if session.flags.dry_run:
+            return _would_register(session, run, trainer, machine, policy_file, judged, document)
+        return _register(session, run, trainer, machine, policy_file, judged, document, again=again)
+
+
+def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = CHAIN) -> Answer:
+    """Show the keys that were registered in a run: whose, what runs there, under which root, until when.
+
+    And what the policy's guardian denied since, with the keys that this ends, and the floor of TCB evaluation numbers.
+
+    Example: earnest attest show 1
+
+    Parameters
+    ----------
+    run
+        The run's number.
+    account
+        Show only the keys of this trainer.
+    """
+    with Session(flags) as session:
+        record, now = session.deployment.read_run(run), session.chain.final().time
+        wanted = None if account is None else session.address(account)
+        rules, round = policy_of(record), record.params.schedule().round_at(now)
+        keys = [
+            _key_document(record, key, newest=key is held[-1], now=now)
+            for trainer, held in sorted(record.keys.items())
+            for key in held
+            if wanted in (None, trainer)
+        ]
+        attestation, narrowed = attestation_document(record, rules), narrowings(record, rules, round)
+    document = {"run": run, "attestation": attestation, **narrowed, "keys": keys}
+    roots = [f"root 0x{root.hex()}: {root_name(root)}" for root in dict.fromkeys(k["root_id"] for k in keys)]
+    shown = [*(line for key in keys for line in _key_lines(key)), *roots] if keys else ["No keys yet."]
+    against = [line for key in keys if (line := objection_line(key)) is not None]
+    return Answer(document, [*shown, *against, *(narrowing_lines(narrowed) if attestation else [])])
+
+
+def _key_document(record: RunRecord, key: KeyRegistration, *, newest: bool, now: int) -> dict[str, Any]:
+    denied, round = objections(record, key), record.params.schedule().round_at(now)
+    refused = any(one["from_round"] <= round for one in denied)
+    live = newest and now < key.ends and not refused
+    ended = "replaced" if not newest else "revoked" if key.revoked is not None else "expired"
+    return {
+        **asdict(key),
+        "root": root_name(key.root_id),
+        "ends": key.ends,
+        "live": live,
+        "denied": denied,
+        "until": when(key.ends) if live else "denied" if newest and refused else ended,
+    }
+
+
+def _key_lines(key: dict[str, Any]) -> list[str]:
+    return block(
+        f"Key {key['key']}",
+        [
+            ("trainer", key["trainer"]),
+            ("workload", f"0x{key['workload'].hex()}"),
+            ("root", key["root"]),
+            ("counts until", key["until"]),
+            ("evidence", key["evidence_root"].hex()),
+        ],
+    )
+
+
+def _register(
+    session: Session,
+    run: int,
+    trainer: str,
+    machine: Attester,
+    policy_file: PolicyFile,
+    judged: Callable[[bytes], bytes],
+    document: dict[str, Any],
+    *,
+    again: bool,
+) -> Answer:
+    from earnest.client.attestation.registration import REGISTER_STEP, KeyKeeper
+    from earnest.client.commands import finish_earlier, planned
+
+    party, sent = session.party(trainer), []
+    keeper = KeyKeeper.of(party, run, machine, policy_file, session.world.random, collateral=judged)
+    before = keeper.live(session.chain.head())
+    finish_earlier(party)
+    head = session.chain.head()
+    if keeper.live(head) == before:  # else an interrupted command's registration is mined by now
+        if (
+            before is not None
+            and not again
+            and not keeper.due(head)
+            and not _is_denied(session, run, trainer)
+        ):
+            return _nothing_to_register(session, before, document)
+        name, call = keeper.next_call(head)
+        step = Step(REGISTER_STEP, "register the enclave's key", call)
+        consent(session, planned(session.deployment, session.account, [step]))
+        receipt = keeper.send(name, call, head)
+        if receipt is None:
+            raise UnfinishedError("the registration is sent, but not mined yet", "run the same command again")
+        sent.append(transaction(session, step.name, call.function, receipt))
+    live = keeper.live(session.chain.head())
+    found = {"key": live and live.address, "expiry": live and live.expiry, "transactions": sent}
+    told = "There is no key." if live is None else f"The key {live.address} counts until {when(live.expiry)}."
+    return Answer({**document, "account": session.account, **found}, [*map(transaction_line, sent), told])
+
+
+def _is_denied(session: Session, run: int, trainer: str) -> bool:
+    """Whether the trainer's newest key rests on what the policy's guardian denied."""
+    record = session.deployment.read_run(run)
+    key = record.newest_key(trainer)
+    return key is not None and not key.rests_on.isdisjoint(record.denied)
+
+
+def _nothing_to_register(session: Session, live: LiveKey, document: dict[str, Any]) -> Answer:
+    found = {"key": live.address, "expiry": live.expiry, "transactions": []}
+    until = when(live.expiry)
+    told = f"Nothing to do: this machine's key {live.address} counts until {until}. Another one: --again"
+    return Answer({**document, "account": session.account, **found}, [told])
+
+
+def _would_register(
+    session: Session,
+    run: int,
+    trainer: str,
+    machine: Attester,
+    policy_file: PolicyFile,
+    judged: Callable[[bytes], bytes],
+    document: dict[str, Any],
+) -> Answer:
+    """--dry-run: with a key that is thrown away, so that nothing is kept."""
+    from earnest.client.attestation.enclave_key import EnclaveKey
+    from earnest.client.attestation.registration import REGISTER_STEP, Place, prepare
+    from earnest.client.commands import planned
+
+    registry = session.contracts.registry
+    key = EnclaveKey.make(session.world.random).address
+    place = Place(session.chain.chain_id, registry.address, run, trainer)
+    challenge = registry.challenge(run, trainer, session.at)
+    made = prepare(machine, key, place, challenge, policy_file, collateral=judged)
+    call = registry.register(made.registration, policy_file.policy, made.parts)
+    step = Step(REGISTER_STEP, "register the enclave's key", call)
+    plan = planned(session.deployment, session.account, [step])
+    return would_send(session, plan, {**document, "workload": made.quote.workload()})
+
+
+def make_attester(session: Session, kind: Kind, socket: Path | None, code: str, platform: int) -> Attester:
+    """The attester that the flags name; asks nothing of the machine yet."""
+    if kind == "simulated":
+        from earnest.client.attestation.simulated import SimulatedAttester
+
+        return SimulatedAttester(code=code.encode(), platform=platform)
+    if kind == "dstack":
+        from earnest.client.attestation.dstack import DstackAttester
+
+        return DstackAttester(socket)
+    from earnest.client.attestation.tdx_guest import TdxGuestAttester
+
+    return TdxGuestAttester(session.world.random)
+
+
+def collateral_source(session: Session, given: Path | None, url: str) -> Callable[[bytes], bytes]:
+    """What judges a quote of this machine: the file's, or what the service says, kept in the data folder."""
+    if given is not None:
+        content = read_file(given)
+        return lambda quote: content
+
+    def fetch(quote: bytes) -> bytes:
+        from earnest.validator.collateral import CollateralCache, pccs
+
+        cache = CollateralCache(session.settings.data_dir / "collateral", pccs(url))
+        with progress(session.world.stderr, f"fetching collateral from {url}"):
+            return asyncio.run(cache.collateral(quote, int(session.world.clock()))).data
+
+    return fetch
