@@ -1,7 +1,6 @@
 # Everything runs from .venv, which `make setup` builds from requirements.lock.
 PY := .venv/bin/python
 STAMP := .venv/.installed
-ROOMS := contracts protocol client validator deploy cli
 
 .PHONY: demo demo-attested test check format bench bench-demo bench-training bench-codecs bench-attestation fuzz gas agreement clean
 
@@ -25,9 +24,7 @@ test: $(STAMP)            ## every test, on two cores
 check: $(STAMP)           ## format, lint, types, architecture, artifacts
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
-	mkdir -p build/types/earnest
-	for room in $(ROOMS); do ln -sfn ../../../$$room build/types/earnest/$$room; done
-	.venv/bin/basedpyright --level error
+	$(PY) -m tests.house.types
 	.venv/bin/lint-imports
 	$(PY) -m earnest.deploy.compile --check
 

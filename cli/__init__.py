@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 
 from earnest.cli.world import World
 
+if __name__ != "earnest.cli":  # one import path: docs/decisions/import-path.md
+    raise ImportError("cli is imported as earnest.cli")
+
+
 if TYPE_CHECKING:
     from earnest.client.errors import EarnestError
 

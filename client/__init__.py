@@ -6,6 +6,10 @@ What a model of one's own needs is here by name, and imported only when it is us
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+if __name__ != "earnest.client":  # one import path: docs/decisions/import-path.md
+    raise ImportError("client is imported as earnest.client")
+
+
 if TYPE_CHECKING:
     from earnest.client.diloco.engine import Machine
     from earnest.client.local import DiLoCo, SimulatedRound, simulate

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+if __name__ != "earnest.contracts":  # one import path: docs/decisions/import-path.md
+    raise ImportError("contracts is imported as earnest.contracts")
+
+
 _FOLDER = files(__name__) / "artifacts"
 ARTIFACTS = tuple(sorted(f.name.removesuffix(".json") for f in _FOLDER.iterdir() if f.name.endswith(".json")))
 

@@ -16,3 +16,6 @@ function here that both compute, to the last wei.
 | 10 state | `step` |
 | 13 encodings | `hashing`, `merkle`, `manifest`, `report` |
 """
+
+if __name__ != "earnest.protocol":  # one import path: docs/decisions/import-path.md
+    raise ImportError("protocol is imported as earnest.protocol")
