@@ -1,4 +1,4 @@
-"""Type-checks every room, and fails if the type checker read fewer files than there are: `python -m tests.house.types`."""
+"""Type-checks every room; fails if the type checker read fewer files than there are. `python -m tests.house.types`"""
 
 import json
 import subprocess
