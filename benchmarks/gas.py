@@ -28,8 +28,11 @@ from eth.vm.spoof import SpoofTransaction  # noqa: E402
 from eth_utils.address import to_canonical_address  # noqa: E402
 
 from earnest.deploy.devnet import CHAIN_ID, GAS_LIMIT, Call, Devnet  # noqa: E402
-from earnest.protocol.attestation import registry_parts, round_statement  # noqa: E402
-from earnest.protocol.quote import parse_quote  # noqa: E402
+from earnest.protocol.attestation import round_statement
+from earnest.protocol.quote import (
+    parse_quote,
+    registry_parts,
+)
 from tests import anvil  # noqa: E402
 from tests.contracts import attested, harness, osaka  # noqa: E402
 from tests.contracts.harness import Evm, Reverted, System, account, compiled  # noqa: E402

@@ -4,34 +4,27 @@ A run names its policy by hash; whoever registers a key passes the whole policy,
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from hashlib import sha256
 from typing import Any, Final
 
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 
-from earnest.protocol.certificate import Certificate, CertificateError, parse_certificate, pem_to_ders
 from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.hashing import keccak_abi
 from earnest.protocol.nesting import check_depth
-from earnest.protocol.quote import KEY, Quote, QuoteError
 
 TAG_KEY: Final = keccak(b"earnest/enclave-key/v1")
 TAG_ROUND: Final = keccak(b"earnest/round-statement/v1")
 TAG_CHALLENGE: Final = keccak(b"earnest/challenge/v1")
 
+KEY: Final = 64
+"""Bytes of a P-256 public key (x, y) and of a signature (r, s), big endian."""
+
 MAX_PCK_CAS: Final = 4
 MAX_WORKLOADS: Final = 16
 MAX_PLATFORM_KEYS: Final = 16
 MAX_TTL_S: Final = 30 * 86_400
-MAX_PCK: Final = 1536
-"""Bytes of a PCK certificate's signed part that the registry takes; genuine ones have 1,080 to 1,180."""
-
-MAX_QE_AUTH: Final = 128
-"""Bytes of a quoting enclave's auth data that the registry takes; Intel's has 32."""
-
 CHALLENGE_BLOCKS: Final = 256
 """A challenge names one of this many blocks before the registration's: 51 minutes where a block takes 12 seconds."""
 
@@ -289,58 +282,6 @@ class Evidence:
             self.quote,
             _words(self.quote_signature),
         )
-
-
-def claims(quote: Quote) -> Claims:
-    """What the registry would read out of the quote. Raises QuoteError when its PCK certificate cannot be used."""
-    pck, _ = pck_chain(quote)
-    assert pck.ppid is not None
-    return Claims(
-        workload=quote.workload(),
-        platform=platform_hash(pck.ppid),
-        pck=pck_hash(pck.public_key),
-        quote=sha256(quote.signed).digest(),
-        binding=quote.report_data[:32],
-        extra=quote.report_data[32:],
-    )
-
-
-def pck_chain(quote: Quote) -> tuple[Certificate, Certificate]:
-    """The PCK certificate of a quote and that of its CA. Raises QuoteError when there are none of use."""
-    try:
-        ders = pem_to_ders(quote.chain)
-        if len(ders) < 2:
-            raise CertificateError("the CA's certificate is missing")
-        pck, issuer = parse_certificate(ders[0]), parse_certificate(ders[1])
-    except CertificateError as error:
-        raise QuoteError(f"PCK certificate chain: {error}") from error
-    if pck.ppid is None:
-        raise QuoteError("PCK certificate chain: the first certificate has no PPID")
-    return pck, issuer
-
-
-def registry_parts(quote: Quote, pck_cas: Sequence[bytes]) -> Evidence:
-    """A quote's parts as `register` and `check_quote` take them. `pck_cas` are the policy's. Raises QuoteError."""
-    pck, issuer = pck_chain(quote)
-    if issuer.public_key not in pck_cas:
-        raise QuoteError("the CA of the PCK certificate is not one of the policy's")
-    if len(pck.tbs) > MAX_PCK or len(quote.qe_auth) > MAX_QE_AUTH:
-        raise QuoteError(
-            f"the registry takes {MAX_PCK} bytes of a PCK certificate, {MAX_QE_AUTH} of auth data"
-        )
-    return Evidence(
-        ca=list(pck_cas).index(issuer.public_key),
-        key_at=pck.key_at,
-        ppid_at=pck.ppid_at,
-        pck=pck.tbs,
-        pck_signature=pck.signature_bytes,
-        qe_report=quote.qe_report,
-        qe_signature=quote.qe_signature,
-        qe_auth=quote.qe_auth,
-        attestation_key=quote.attestation_key,
-        quote=quote.signed,
-        quote_signature=quote.signature,
-    )
 
 
 def _words(data: bytes) -> list[bytes]:

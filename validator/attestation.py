@@ -26,18 +26,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from eth_hash.auto import keccak
 
 from earnest.client.attestation.evidence import Evidence
-from earnest.protocol.attestation import (
-    Claims,
-    Policy,
-    claims,
-    key_binding,
-    pck_chain,
-    root_id,
-)
+from earnest.protocol.attestation import Claims, Policy, key_binding, root_id
 from earnest.protocol.attestation_policy import PolicyDocument
 from earnest.protocol.certificate import CertificateError, pem_to_ders
 from earnest.protocol.collateral import CollateralError, canonical_collateral
-from earnest.protocol.quote import Quote, QuoteError, parse_quote
+from earnest.protocol.quote import Quote, QuoteError, claims, parse_quote, pck_chain
 
 from .event_log import check_event_log
 from .roots import PRODUCTION_ROOTS

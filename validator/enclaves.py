@@ -16,8 +16,8 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.errors import StorageError, Unavailable, WrongContent
 from earnest.client.follower import Follower
 from earnest.client.record import KeyRegistration
-from earnest.protocol.attestation import challenge, claims
-from earnest.protocol.quote import QuoteError, parse_quote
+from earnest.protocol.attestation import challenge
+from earnest.protocol.quote import QuoteError, claims, parse_quote
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
 

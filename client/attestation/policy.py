@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from earnest.client.attestation.roots import root_name
 from earnest.client.errors import EarnestError
-from earnest.protocol.attestation import Policy, PolicyError, pck_chain, root_id
+from earnest.protocol.attestation import Policy, PolicyError, root_id
 from earnest.protocol.attestation_policy import PolicyDocument, PolicyDocumentError
 from earnest.protocol.certificate import CertificateError, parse_certificate, pem_to_ders
 from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.nesting import check_depth
-from earnest.protocol.quote import Quote, QuoteError
+from earnest.protocol.quote import Quote, QuoteError, pck_chain
 
 FIELDS: Final = ("document", "policy")
 MAX_POLICY_BYTES: Final = 1 << 17

@@ -20,8 +20,8 @@ from earnest.client.attestation.roots import root_name
 from earnest.client.chain.outbox import Status
 from earnest.client.errors import EarnestError
 from earnest.protocol.attestation import Evidence as Parts
-from earnest.protocol.attestation import Registration, key_binding, registry_parts, round_statement
-from earnest.protocol.quote import Quote, QuoteError, parse_quote
+from earnest.protocol.attestation import Registration, key_binding, round_statement
+from earnest.protocol.quote import Quote, QuoteError, parse_quote, registry_parts
 
 if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt

@@ -25,11 +25,11 @@ from earnest.client.record import RunRecord
 from earnest.deploy.devnet import Devnet
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
-from earnest.protocol.attestation import Evidence, Registration, key_binding, registry_parts, round_statement
+from earnest.protocol.attestation import Evidence, Registration, key_binding, round_statement
 from earnest.protocol.attestation_policy import PolicyDocument
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.manifest import Manifest, commitment
-from earnest.protocol.quote import parse_quote
+from earnest.protocol.quote import parse_quote, registry_parts
 from earnest.protocol.run import Level, RunParams
 from earnest.protocol.verdicts import Role
 from tests.anvil import anvil

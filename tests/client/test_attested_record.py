@@ -12,9 +12,9 @@ from earnest.client.attestation.evidence import Evidence
 from earnest.client.attestation.simulated import SimulatedAttester
 from earnest.client.errors import Reverted
 from earnest.client.record import RunRecord
-from earnest.protocol.attestation import claims, pck_hash, platform_hash, registry_parts
+from earnest.protocol.attestation import pck_hash, platform_hash
 from earnest.protocol.certificate import parse_certificate, pem_to_ders
-from earnest.protocol.quote import parse_quote
+from earnest.protocol.quote import claims, parse_quote, registry_parts
 from tests.client.attested_town import SIGNERS, VENDOR, Town, enclave_key, open_town
 
 trainer, other = SIGNERS["trainer"].address, SIGNERS["other trainer"].address

@@ -25,8 +25,8 @@ from earnest.client.errors import EndpointDown, Reverted
 from earnest.client.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.trainer import TrainerNode
-from earnest.protocol.attestation import Registration, pck_chain, platform_hash, registry_parts
-from earnest.protocol.quote import parse_quote
+from earnest.protocol.attestation import Registration, platform_hash
+from earnest.protocol.quote import parse_quote, pck_chain, registry_parts
 from earnest.protocol.verdicts import Role, Verdict
 from tests.client.world import SEED, TRAINER_BOND, World, account, make_world
 from tests.validator.vectors import read

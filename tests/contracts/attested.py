@@ -17,14 +17,11 @@ from earnest.protocol.attestation import (
     Policy,
     Registration,
     challenge,
-    claims,
     key_binding,
-    pck_chain,
-    registry_parts,
     root_id,
 )
 from earnest.protocol.certificate import parse_certificate, pem_to_ders
-from earnest.protocol.quote import Quote, parse_quote
+from earnest.protocol.quote import Quote, claims, parse_quote, pck_chain, registry_parts
 from tests.contracts.harness import CHAIN_ID, Contract, Evm, System, account, compiled, system
 from tests.contracts.rounds import Run
 

@@ -23,9 +23,9 @@ from typing import Any
 import dcap_qvl
 from eth_hash.auto import keccak
 
-from earnest.protocol.attestation import Evidence, Policy, registry_parts
+from earnest.protocol.attestation import Evidence, Policy
 from earnest.protocol.certificate import CertificateError, parse_certificate, pem_to_ders
-from earnest.protocol.quote import Quote, QuoteError, parse_quote
+from earnest.protocol.quote import Quote, QuoteError, parse_quote, registry_parts
 from tests.contracts.attested import PRECOMPILE, assembled, install_p256, policy_for
 from tests.contracts.harness import Contract, Evm, Reverted, account
 from tests.validator.vectors import P256_ORDER, VECTORS

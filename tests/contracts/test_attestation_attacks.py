@@ -15,8 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from earnest.client.attestation.simulated import QuoteKind, SimulatedAttester, raw_public
-from earnest.protocol.attestation import Policy, key_entry, registry_parts, round_statement
+from earnest.protocol.attestation import Policy, key_entry, round_statement
 from earnest.protocol.certificate import parse_certificate, pem_to_ders
+from earnest.protocol.quote import registry_parts
 from earnest.protocol.verdicts import Verdict
 from earnest.validator.attestation import verify_under
 from tests.contracts.attested import (

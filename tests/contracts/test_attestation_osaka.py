@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from earnest.client.attestation.simulated import SimulatedAttester
-from earnest.protocol.attestation import registry_parts
-from earnest.protocol.quote import parse_quote
+from earnest.protocol.quote import parse_quote, registry_parts
 from tests.anvil import anvil
 from tests.contracts.attested import VENDOR, AttestedRun, attest_register_gas, policy_for
 from tests.contracts.harness import Contract, account, reverts, system

@@ -12,8 +12,8 @@ import dcap_qvl
 import pytest
 
 from earnest.client.attestation.simulated import QuoteKind, SimulatedAttester, raw_public, raw_signature
-from earnest.protocol.attestation import Evidence, Policy, claims, registry_parts
-from earnest.protocol.quote import Quote, QuoteError, parse_quote
+from earnest.protocol.attestation import Evidence, Policy
+from earnest.protocol.quote import Quote, QuoteError, claims, parse_quote, registry_parts
 from tests.contracts.attested import PRECOMPILE, VENDOR, assembled, install_p256, policy_for, quote_of
 from tests.contracts.harness import Contract, Evm, Reverted, account, reverts
 from tests.validator.vectors import VECTORS, Vector, read

@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
-from earnest.protocol.attestation import (
-    CHALLENGE_BLOCKS,
-    challenge,
-    claims,
-    key_binding,
-    key_entry,
-    registry_parts,
-)
+from earnest.protocol.attestation import CHALLENGE_BLOCKS, challenge, key_binding, key_entry
+from earnest.protocol.quote import claims, registry_parts
 from earnest.protocol.registry import bond_unit
 from tests.contracts.attested import (
     DAY,

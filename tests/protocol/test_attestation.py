@@ -21,18 +21,15 @@ from earnest.protocol.attestation import (
     Policy,
     PolicyError,
     challenge,
-    claims,
     key_binding,
     key_entry,
-    pck_chain,
     pck_hash,
     platform_hash,
-    registry_parts,
     root_id,
     round_statement,
 )
 from earnest.protocol.certificate import parse_certificate
-from earnest.protocol.quote import QuoteError, parse_quote
+from earnest.protocol.quote import QuoteError, claims, parse_quote, pck_chain, registry_parts
 from tests.validator.vectors import read
 
 REGISTRY, TRAINER, KEY = ("0x" + digit * 40 for digit in "123")

@@ -22,9 +22,9 @@ from earnest.client.attestation.simulated import (
     SimulatedAttester,
     SimulatedVendor,
 )
-from earnest.protocol.attestation import claims, platform_hash
+from earnest.protocol.attestation import platform_hash
 from earnest.protocol.attestation_policy import SignedStatus
-from earnest.protocol.quote import parse_quote
+from earnest.protocol.quote import claims, parse_quote
 from earnest.validator.roots import INTEL_SGX_ROOT_CA
 
 NOW = MADE + 10 * DAY
