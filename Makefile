@@ -33,13 +33,13 @@ format: $(STAMP)
 	.venv/bin/ruff check --fix .
 
 gas: $(STAMP)             ## gas per action, bytecode sizes, whole rounds; writes contracts/gas.json
-	$(PY) benchmarks/gas.py
+	$(PY) -m benchmarks.gas
 
 agreement: $(STAMP)       ## contract against protocol/ on 2,000 generated rounds, to the last wei
-	$(PY) benchmarks/agreement.py
+	$(PY) -m benchmarks.agreement
 
 bench-demo: $(STAMP)      ## every attack over ten seeds: who lost what, who earned what
-	$(PY) benchmarks/demo.py
+	$(PY) -m benchmarks.demo
 
 bench-training: $(STAMP)  ## codecs, overlap and torchft's DiLoCo against AllReduce: loss, bytes, idle time; an hour
 	$(PY) -m pip install --quiet -c requirements.lock --no-build-isolation -e '.[bench]'
@@ -50,10 +50,10 @@ bench-codecs: $(STAMP)    ## bytes, speed and memory of every codec beside torch
 	$(PY) -m benchmarks.codecs
 
 bench-attestation: $(STAMP) ## vectors and their verdicts, bytes and milliseconds of a registration
-	$(PY) benchmarks/attestation.py
+	$(PY) -m benchmarks.attestation
 
 fuzz: $(STAMP)            ## 200,000 mutated quotes and certificates against contract and verifier
-	$(PY) benchmarks/fuzz_attestation.py --cases 200000
+	$(PY) -m benchmarks.fuzz_attestation --cases 200000
 
 bench: gas agreement bench-codecs bench-attestation fuzz bench-demo bench-training
 

@@ -1,6 +1,6 @@
 """Contracts against `earnest.protocol` on generated rounds: seats 1 to 256, validators 1 to 16.
 
-    python benchmarks/agreement.py [rounds]
+    python -m benchmarks.agreement [rounds]
 
 Stops at the first difference; the number printed with it replays that round alone.
 """
@@ -10,10 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from random import Random
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.contracts.agreement import agree, build_worlds
 from tests.contracts.harness import system

@@ -1,6 +1,6 @@
 """What every attack costs whom: the demo over several seeds, on the embedded chain.
 
-    python benchmarks/demo.py [--seeds 10] [--attacks sign-flip,copy] [--codec dense-bf16] [--output build/bench-demo]
+    python -m benchmarks.demo [--seeds 10] [--attacks sign-flip,copy] [--codec dense-bf16] [--output build/bench-demo]
 
 Each demo is a process of its own and leaves its result as a file, so an interrupted run goes on where it stopped. The
 three validators of a demo hold the same inputs on the same machine, so what one has judged is not measured again for
@@ -57,7 +57,8 @@ def play_all(jobs: Sequence[tuple[str, int]], codec: str, output: Path) -> None:
         attack, seed = job
         command = [
             sys.executable,
-            __file__,
+            "-m",
+            "benchmarks.demo",
             "--one",
             attack,
             str(seed),

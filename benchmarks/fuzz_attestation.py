@@ -1,6 +1,6 @@
 """Alters quotes, certificates, evidence and calldata at random: contract, parser and verifier must stay with one law.
 
-    python benchmarks/fuzz_attestation.py [--cases 200000] [--seed 0] [--verifier table|contract]
+    python -m benchmarks.fuzz_attestation [--cases 200000] [--seed 0] [--verifier table|contract]
 
 The law and the kinds of alterations are those of `tests/contracts/fuzzing.py`; a case is named by seed and number and
 replays exactly. One core. `table` (default): the P-256 precompile answers from a list of the originals' signatures in
@@ -11,11 +11,7 @@ five times as long. Prints a line for each outcome; exits with the first case th
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.contracts.fuzzing import Fuzzer
 

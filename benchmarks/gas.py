@@ -1,6 +1,6 @@
 """Gas of every action, from receipts of the embedded chain (py-evm, Prague), and of whole rounds.
 
-    python benchmarks/gas.py [trainers x validators ..] [attested]        default: 64x8 256x16 attested
+    python -m benchmarks.gas [trainers x validators ..] [attested]        default: 64x8 256x16 attested
 
 Prints tables, writes what 256x16 and `attested` gave into `contracts/gas.json`. `attested` is measured on anvil with
 Osaka's rules where that is installed, else on the embedded chain, which has Osaka's precompile. "First" is the first
@@ -20,24 +20,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from eth.vm.forks.prague import PragueVM
+from eth.vm.spoof import SpoofTransaction
+from eth_utils.address import to_canonical_address
 
-from eth.vm.forks.prague import PragueVM  # noqa: E402
-from eth.vm.spoof import SpoofTransaction  # noqa: E402
-from eth_utils.address import to_canonical_address  # noqa: E402
-
-from earnest.deploy.devnet import CHAIN_ID, GAS_LIMIT, Call, Devnet  # noqa: E402
+from earnest.deploy.devnet import CHAIN_ID, GAS_LIMIT, Call, Devnet
 from earnest.protocol.attestation import round_statement
 from earnest.protocol.quote import (
     parse_quote,
     registry_parts,
 )
-from tests import anvil  # noqa: E402
-from tests.contracts import attested, harness, osaka  # noqa: E402
-from tests.contracts.harness import Evm, Reverted, System, account, compiled  # noqa: E402
-from tests.contracts.rounds import SALT, SPONSOR, TRAINERS, VALIDATORS, Run, accepted, report, verdict  # noqa: E402
+from tests import anvil
+from tests.contracts import attested, harness, osaka
+from tests.contracts.harness import Evm, Reverted, System, account, compiled
+from tests.contracts.rounds import SALT, SPONSOR, TRAINERS, VALIDATORS, Run, accepted, report, verdict
 
+ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("deployer", "sink", "sponsor", "stranger")
 WEI = 10**30
 MAX_FEE = 10**12

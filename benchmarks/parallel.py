@@ -1,6 +1,6 @@
 """Several processes as one trainer, held against one process: errors, bits, seconds.
 
-    python benchmarks/parallel.py [--steps 30] [--layers 4] [--width 64] [--batch 16] [--json FILE]
+    python -m benchmarks.parallel [--steps 30] [--layers 4] [--width 64] [--batch 16] [--json FILE]
 
 For each layout: whether the update of a round has the bits of the single process's; their difference (L2, as a share
 of the update's norm) after the first step, after all steps from a new model, and after all steps from one that has

@@ -1,6 +1,6 @@
 """Training alone, without a chain: what the demo's recipes reach and cost with honest trainers.
 
-`python benchmarks/pilot.py [--codec dense-bf16|topk-2bit] [--reset] [--seed N]` prints held-out loss per round beside
+`python -m benchmarks.pilot [--codec dense-bf16|topk-2bit] [--reset] [--seed N]` prints held-out loss per round beside
 the byte n-grams' (client/tasks/corpus/README.md), bytes per update beside dense float32, CPU seconds per round, and
 forward-only speed. `--reset` forgets the inner optimizer between rounds, as a baseline.
 """

@@ -1,6 +1,6 @@
 """What clipping and noise do to a run on private data: loss and epsilon, on the bundled text.
 
-    python benchmarks/privacy.py [--trainers 8] [--rounds 8] [--seed 0]
+    python -m benchmarks.privacy [--trainers 8] [--rounds 8] [--seed 0]
 
 Each noise is one simulated run with the same data and seeds. The unit that epsilon protects is all the data of one
 trainer, against anyone who sees each of its updates (earnest.client.privacy).
