@@ -15,15 +15,15 @@ if __name__ != "earnest.cli":  # one import path: docs/decisions/import-path.md
 
 
 if TYPE_CHECKING:
-    from earnest.client.errors import EarnestError
+    from earnest.base.errors import EarnestError
 
 
 def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
     """Runs one command line and returns its exit code (`earnest.cli.exits.Exit`). Never raises an EarnestError."""
     from cyclopts.exceptions import CycloptsError
 
+    from earnest.base.errors import EarnestError, StorageError
     from earnest.cli.exits import Exit, Interrupted, UsageError, exit_code
-    from earnest.client.errors import EarnestError, StorageError
 
     given = list(sys.argv[1:] if argv is None else argv)
     world = World() if world is None else world

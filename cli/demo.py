@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from earnest.base.errors import StorageError
 from earnest.cli.adversaries import ATTACKS, Forgery
 from earnest.cli.enclaves import CHEATS, Cheat, demo_policy, enclave
 from earnest.cli.registration import LOUD
@@ -33,7 +34,6 @@ from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer, import_key
 from earnest.client.diloco.initial import initial_state
 from earnest.client.diloco.state import state_root
-from earnest.client.errors import StorageError
 from earnest.client.follower import Follower
 from earnest.client.node import Node, NodeParts
 from earnest.client.participation import fund_steps, join_steps

@@ -111,7 +111,7 @@ def _or(given: int | None, default: int) -> int:
 
 
 def _quiet(session: Session, verbose: bool) -> None:
-    from earnest.client.logs import configure_logs
+    from earnest.base.logs import configure_logs
 
     configure_logs(session.world.stderr, session.world.clock, level="info" if verbose else "error")
 

@@ -11,11 +11,11 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
+from earnest.base.errors import EarnestError, JournalLocked, KeystoreError
 from earnest.cli.exits import Exit
 from earnest.cli.flags import RunNumber, ServeFlags
 from earnest.cli.output import Answer, table
 from earnest.cli.session import Session, coins
-from earnest.client.errors import EarnestError, JournalLocked, KeystoreError
 
 SERVE = ServeFlags()
 LEAST_DISK_BYTES = 1 << 30

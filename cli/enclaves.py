@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from earnest.base.errors import EarnestError
 from earnest.client.attestation.attester import Attester, Quoted
 from earnest.client.attestation.attesting import Attesting, Keeper
 from earnest.client.attestation.enclave_key import EnclaveKey
 from earnest.client.attestation.policy import PolicyFile
 from earnest.client.attestation.registration import KeyKeeper, Place
 from earnest.client.attestation.simulated import SimulatedAttester
-from earnest.client.errors import EarnestError
 from earnest.client.trainer import Forge, HonestWork
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root

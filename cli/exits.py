@@ -6,7 +6,7 @@ import re
 from enum import IntEnum
 from typing import Any
 
-from earnest.client.errors import (
+from earnest.base.errors import (
     ChainError,
     EarnestError,
     KeystoreError,
@@ -65,7 +65,7 @@ class Interrupted(EarnestError):
 
 
 def exit_code(error: EarnestError) -> Exit:
-    """The code of an error, by its place in the tree of `earnest.client.errors`."""
+    """The code of an error, by its place in the tree of `earnest.base.errors`."""
     if isinstance(error, Reverted | OutOfFunds):
         return Exit.REFUSED
     if isinstance(error, ChainError):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from earnest.base.errors import StorageError, Unavailable
 from earnest.cli.exits import UsageError
 from earnest.cli.output import Answer, progress
 from earnest.cli.session import Session
-from earnest.client.errors import StorageError, Unavailable
 from earnest.protocol.verdicts import Role
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import re
 import string
 from pathlib import Path
 
+from earnest.base.errors import KeystoreError
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags, KeyFlags
 from earnest.cli.output import Answer, progress, table
 from earnest.cli.session import Session
 from earnest.client.chain.signer import Signer, import_key, keystore_address, new_keystore
-from earnest.client.errors import KeystoreError
 
 app = make_group("keys")
 PLAIN, KEY = Flags(), KeyFlags()

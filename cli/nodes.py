@@ -274,7 +274,7 @@ def _run_node(
 
 
 def _start_logs(session: Session) -> None:
-    from earnest.client.logs import configure_logs
+    from earnest.base.logs import configure_logs
 
     settings = session.settings
     secret = settings.keystore_password()

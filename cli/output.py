@@ -15,8 +15,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from earnest.client.amounts import format_amount
-from earnest.client.logs import CONTROL
+from earnest.base.amounts import format_amount
+from earnest.base.logs import CONTROL
 
 PIPE_WIDTH = 240
 """Columns where the output is no terminal: wide enough that no address is broken."""

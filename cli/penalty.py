@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from earnest.base.amounts import brief
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.amounts import brief
 from earnest.client.participation import contest_steps
 from earnest.protocol.verdicts import Verdict
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from earnest.base.errors import Reverted
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
 from earnest.cli.final_model import fetch_model
@@ -18,7 +19,6 @@ from earnest.cli.session import Session
 from earnest.cli.transactions import consent, send, transact, transaction, transaction_line, would_send
 from earnest.client.chain.contracts import SeatHeld
 from earnest.client.commands import duties, planned, settle_due
-from earnest.client.errors import Reverted
 from earnest.client.participation import (
     Step,
     end_steps,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
+from earnest.base.amounts import brief
+from earnest.base.errors import StorageError
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
-from earnest.client.amounts import brief
-from earnest.client.errors import StorageError
 from earnest.client.outcome import VOID, WORDS
 from earnest.client.phases import Phase, next_phase, open_phases, run_state
 from earnest.client.record import RunRecord

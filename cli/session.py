@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from earnest.base.addresses import checked_address
+from earnest.base.amounts import brief, format_amount, parse_amount
+from earnest.base.errors import KeystoreError
+from earnest.base.logs import configure_logs
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags, NodeFlags, SendFlags
 from earnest.cli.output import amounts, progress, safe
-from earnest.client.addresses import checked_address
-from earnest.client.amounts import brief, format_amount, parse_amount
-from earnest.client.errors import KeystoreError
-from earnest.client.logs import configure_logs
 from earnest.client.settings import Settings
 
 if TYPE_CHECKING:

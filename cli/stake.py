@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from earnest.base.amounts import brief
 from earnest.cli.app import make_group
 from earnest.cli.flags import AccountFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.amounts import brief
 from earnest.client.participation import bond_steps, deposit_steps, exit_steps, withdraw_steps
 
 app = make_group("stake")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from earnest.base.amounts import brief
 from earnest.cli.flags import AccountFlags
 from earnest.cli.output import Answer, countdown, table
 from earnest.cli.session import Session
-from earnest.client.amounts import brief
 
 ACCOUNT = AccountFlags()
 
@@ -22,7 +22,7 @@ def status(*, account: str | None = None, flags: AccountFlags = ACCOUNT) -> Answ
     account
         Address to look at (default: your key's, where there is one).
     """
-    from earnest.client.errors import KeystoreError
+    from earnest.base.errors import KeystoreError
 
     with Session(flags) as session:
         contracts, at = session.contracts, session.at

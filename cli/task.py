@@ -78,6 +78,7 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    from earnest.base.errors import StorageError
     from earnest.client.diloco.state import (
         Spec,
         StateError,
@@ -86,7 +87,6 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
         state_bytes,
         state_root,
     )
-    from earnest.client.errors import StorageError
     from earnest.client.tasks.task import load_task
 
     if folder.exists():

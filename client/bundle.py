@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import msgspec
 from eth_utils.address import to_checksum_address
 
+from earnest.base.errors import EarnestError
+from earnest.base.strict_json import check_depth
 from earnest.client.attestation.policy import PolicyFile, PolicyFileError
 from earnest.client.diloco.state import (
     Spec,
@@ -22,12 +24,10 @@ from earnest.client.diloco.state import (
     state_bytes,
     to_bytes,
 )
-from earnest.client.errors import EarnestError
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.tasks.task import Task, load_task
 from earnest.protocol.merkle import admission_root
-from earnest.protocol.nesting import check_depth
 from earnest.protocol.recipe import Recipe, RecipeError
 from earnest.protocol.run import RunParams
 from earnest.protocol.verdicts import Role

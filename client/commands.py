@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from earnest.base.errors import EarnestError, Reverted
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call
 from earnest.client.chain.outbox import FeePolicy, preview
-from earnest.client.errors import EarnestError, Reverted
 from earnest.client.participation import Step
 from earnest.client.party import Deployment, Party
 from earnest.client.record import RunRecord

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from earnest.base.errors import ReorgDetected, StorageError, Unavailable, WrongContent
 from earnest.client.attestation.evidence import MAX_EVIDENCE_BYTES
 from earnest.client.attestation.policy import PolicyFile
 from earnest.client.chain.blockref import BlockRef
@@ -21,7 +22,6 @@ from earnest.client.diloco.codecs import Codec, Update
 from earnest.client.diloco.outer import aggregate, outer_step
 from earnest.client.diloco.state import State, StateError, from_bytes, state_bytes, state_root, to_bytes
 from earnest.client.diloco.tensorfile import PayloadError
-from earnest.client.errors import ReorgDetected, StorageError, Unavailable, WrongContent
 from earnest.client.record import RunRecord
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.journal import Journal

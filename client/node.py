@@ -13,11 +13,7 @@ from typing import Any
 
 import structlog
 
-from earnest.client.chain.blockref import BlockRef
-from earnest.client.chain.contracts import Call, Contracts
-from earnest.client.chain.endpoints import Chain
-from earnest.client.chain.outbox import Outbox
-from earnest.client.errors import (
+from earnest.base.errors import (
     ChainError,
     JournalCorrupt,
     JournalLocked,
@@ -27,6 +23,10 @@ from earnest.client.errors import (
     StorageError,
     WrongChain,
 )
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.contracts import Call, Contracts
+from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.outbox import Outbox
 from earnest.client.follower import Follower, Standing
 from earnest.client.settler import Duty, Settler
 from earnest.client.storage.journal import Journal

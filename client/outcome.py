@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from earnest.client.errors import StorageError
+from earnest.base.errors import StorageError
+from earnest.base.strict_json import check_depth
 from earnest.client.record import RunRecord
 from earnest.client.storage.fetch import fetch
 from earnest.protocol.constants import WEIGHT_ONE
-from earnest.protocol.nesting import check_depth
 from earnest.protocol.verdicts import Verdict
 
 if TYPE_CHECKING:  # which needs torch

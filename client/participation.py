@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from earnest.client.amounts import format_amount
+from earnest.base.amounts import format_amount
+from earnest.base.errors import EarnestError, Reverted
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Call, Contracts, PenaltyStatus, SeatHeld
-from earnest.client.errors import EarnestError, Reverted
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.merkle import admission_proof
 from earnest.protocol.run import RunParams

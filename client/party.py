@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from earnest.base.durable import sweep
+from earnest.base.errors import EarnestError
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
 from earnest.client.chain.scanner import Scanner
 from earnest.client.chain.signer import Signer
-from earnest.client.errors import EarnestError
 from earnest.client.participation import Step
 from earnest.client.record import RunRecord
-from earnest.client.storage.durable import sweep
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer

@@ -29,8 +29,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from earnest.base.errors import EarnestError
 from earnest.client.diloco.state import Parameters, Spec
-from earnest.client.errors import EarnestError
 from earnest.protocol.recipe import Privacy
 
 SECRET_KEY = "privacy/noise-secret"  # the journal's key for it  # noqa: S105

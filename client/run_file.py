@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from earnest.client.addresses import checked_address
-from earnest.client.amounts import parse_amount
+from earnest.base.addresses import checked_address
+from earnest.base.amounts import parse_amount
+from earnest.base.errors import EarnestError
+from earnest.base.strict_json import check_depth
 from earnest.client.attestation.policy import PolicyFile
-from earnest.client.errors import EarnestError
 from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
-from earnest.protocol.nesting import check_depth
 from earnest.protocol.recipe import Recipe, RecipeError
 from earnest.protocol.run import ZERO_HASH, Level, RunParams
 from earnest.protocol.verdicts import Role

@@ -16,8 +16,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from earnest.client.errors import EarnestError
-from earnest.client.logs import HIDDEN, redacted_url
+from earnest.base.errors import EarnestError
+from earnest.base.logs import HIDDEN, redacted_url
 
 PREFIX = "EARNEST_"
 FILE = Path("earnest.toml")

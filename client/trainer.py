@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
+from earnest.base.errors import EarnestError, Reverted, StorageError
 from earnest.client.attestation.attesting import Attesting
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.diloco.checkpoint import Checkpoints
@@ -34,7 +35,6 @@ from earnest.client.diloco.overlap import local_start
 from earnest.client.diloco.precision import Precision, choose_device
 from earnest.client.diloco.state import State
 from earnest.client.diloco.tensorfile import PayloadError
-from earnest.client.errors import EarnestError, Reverted, StorageError
 from earnest.client.memories import Memories
 from earnest.client.node import Node, NodeParts
 from earnest.client.outcome import outcome, reason

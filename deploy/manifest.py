@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 from earnest.deploy.plan import Plan, Step, make_plan
 
 SCHEMA = 1

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import msgspec
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 
 
 class NetworkError(EarnestError):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from earnest.base.errors import Reverted
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.endpoints import Chain
-from earnest.client.errors import Reverted
 
 P256_PRECOMPILE = "0x0000000000000000000000000000000000000100"
 """Where EIP-7951 (and RIP-7212 before it) put the check of P-256 signatures."""

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from eth_hash.auto import keccak
 
+from earnest.base.errors import EarnestError
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import IntentStore, Outbox, Status
-from earnest.client.errors import EarnestError
 from earnest.deploy.manifest import (
     Manifest,
     ManifestError,

@@ -13,9 +13,9 @@ from eth_abi.abi import decode
 from eth_abi.exceptions import DecodingError
 from eth_hash.auto import keccak
 
+from earnest.base.errors import Reverted
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.endpoints import Chain, Refusal
-from earnest.client.errors import Reverted
 from earnest.deploy.manifest import Deployed, Manifest, plan_of
 from earnest.deploy.plan import Plan, Step
 

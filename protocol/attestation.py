@@ -10,9 +10,9 @@ from typing import Any, Final
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 
+from earnest.base.strict_json import check_depth
 from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.hashing import keccak_abi
-from earnest.protocol.nesting import check_depth
 
 TAG_KEY: Final = keccak(b"earnest/enclave-key/v1")
 TAG_ROUND: Final = keccak(b"earnest/round-statement/v1")

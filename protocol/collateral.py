@@ -9,7 +9,7 @@ import json
 from hashlib import sha256
 from typing import Any, Final
 
-from earnest.protocol.nesting import check_depth
+from earnest.base.strict_json import check_depth
 
 MAX_COLLATERAL_BYTES: Final = 1 << 18
 """Genuine collateral has about 20 kB; a revocation list may grow."""

@@ -19,15 +19,15 @@ from typing import Any, Final
 import dcap_qvl
 from cryptography import x509
 
-from earnest.client.errors import EarnestError
-from earnest.client.storage.durable import write_durably
+from earnest.base.durable import write_durably
+from earnest.base.errors import EarnestError
+from earnest.base.strict_json import check_depth
 from earnest.protocol.collateral import (
     MAX_COLLATERAL_BYTES,
     CollateralError,
     canonical_collateral,
     collateral_digest,
 )
-from earnest.protocol.nesting import check_depth
 
 from .attestation import verify_quote
 from .roots import INTEL_SGX_ROOT_CA

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import structlog
 
+from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.attestation.evidence import Evidence, EvidenceError
 from earnest.client.attestation.policy import PolicyFile
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.errors import StorageError, Unavailable, WrongContent
 from earnest.client.follower import Follower
 from earnest.client.record import KeyRegistration
 from earnest.protocol.attestation import challenge

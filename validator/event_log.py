@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hashlib import sha384
 from typing import Any, Final
 
-from earnest.protocol.nesting import check_depth
+from earnest.base.strict_json import check_depth
 
 from .verification import Check
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import structlog
 
+from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.diloco.codecs import Update
-from earnest.client.errors import StorageError, Unavailable, WrongContent
 from earnest.client.follower import Standing
 from earnest.client.node import Node, NodeParts
 from earnest.client.settler import TURN_S

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from earnest.base.strict_json import check_depth
 from earnest.client.adapters.memmap import TokenFile, Windows
 from earnest.client.diloco.state import Parameters, Spec, read_parameters, write_parameters
 from earnest.client.tasks.task import Batch, Task
-from earnest.protocol.nesting import check_depth
 
 FORBIDDEN = frozenset(
     {

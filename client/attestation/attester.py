@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 from earnest.protocol.quote import QuoteError, parse_quote
 
 REPORT_DATA_BYTES = 64

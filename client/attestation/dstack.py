@@ -15,6 +15,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from earnest.base.strict_json import check_depth
 from earnest.client.attestation.attester import (
     AttesterError,
     NoTeeError,
@@ -23,7 +24,6 @@ from earnest.client.attestation.attester import (
     check_report_data,
 )
 from earnest.client.attestation.roots import INTEL_ROOT_ID
-from earnest.protocol.nesting import check_depth
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from eth_keys.datatypes import PrivateKey
 
-from earnest.client.errors import StorageError
-from earnest.client.storage.durable import write_durably
+from earnest.base.durable import write_durably
+from earnest.base.errors import StorageError
 
 STATEMENT_BYTES = 32
 KEY_BYTES = 32

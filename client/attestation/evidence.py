@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
+from earnest.base.errors import EarnestError
+from earnest.base.strict_json import check_depth
 from earnest.client.attestation.attester import MAX_QUOTE_BYTES
-from earnest.client.errors import EarnestError
 from earnest.protocol.collateral import CollateralError, canonical_collateral, collateral_digest
 from earnest.protocol.merkle import content_root
-from earnest.protocol.nesting import check_depth
 
 VERSION: Final = 1
 MAX_EVIDENCE_BYTES: Final = 1 << 20

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 from earnest.client.participation import Step
 from earnest.protocol.attestation import Policy, key_entry
 from earnest.protocol.constants import ZERO_ADDRESS

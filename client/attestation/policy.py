@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from earnest.base.errors import EarnestError
+from earnest.base.strict_json import check_depth
 from earnest.client.attestation.roots import root_name
-from earnest.client.errors import EarnestError
 from earnest.protocol.attestation import Policy, PolicyError, root_id
 from earnest.protocol.attestation_policy import PolicyDocument, PolicyDocumentError
 from earnest.protocol.certificate import CertificateError, parse_certificate, pem_to_ders
 from earnest.protocol.constants import ZERO_ADDRESS
-from earnest.protocol.nesting import check_depth
 from earnest.protocol.quote import Quote, QuoteError, pck_chain
 
 FIELDS: Final = ("document", "policy")

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from earnest.base.errors import EarnestError
 from earnest.client.attestation.attester import Attester, AttesterError, Quoted
 from earnest.client.attestation.enclave_key import EnclaveKey
 from earnest.client.attestation.evidence import Evidence, gpu_digest
 from earnest.client.attestation.policy import PolicyFile, own_root_id
 from earnest.client.attestation.roots import root_name
 from earnest.client.chain.outbox import Status
-from earnest.client.errors import EarnestError
 from earnest.protocol.attestation import Evidence as Parts
 from earnest.protocol.attestation import Registration, key_binding, round_statement
 from earnest.protocol.quote import Quote, QuoteError, parse_quote, registry_parts

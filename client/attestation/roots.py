@@ -6,7 +6,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 from earnest.protocol import attestation
 from earnest.protocol.attestation import INTEL_ROOT_KEY
 

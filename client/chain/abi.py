@@ -10,8 +10,8 @@ from eth_abi.exceptions import DecodingError, EncodingError
 from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic, function_abi_to_4byte_selector
 from eth_utils.address import to_checksum_address
 
+from earnest.base.errors import BadAnswer
 from earnest.client.chain.answers import Log
-from earnest.client.errors import BadAnswer
 
 Item = Mapping[str, Any]
 

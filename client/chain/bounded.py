@@ -5,7 +5,7 @@ from __future__ import annotations
 from web3 import HTTPProvider
 from web3.types import RPCEndpoint, RPCResponse
 
-from earnest.protocol.nesting import check_depth
+from earnest.base.strict_json import check_depth
 
 MAX_BYTES = 64 << 20
 PIECE = 1 << 16

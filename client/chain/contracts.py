@@ -12,10 +12,10 @@ from typing import Any, Self
 
 from eth_utils.address import to_checksum_address
 
+from earnest.base.errors import BadAnswer
 from earnest.client.chain.abi import Abi
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.endpoints import Chain
-from earnest.client.errors import BadAnswer
 from earnest.contracts import load_artifact
 from earnest.protocol.attestation import Claims, Evidence, Policy, Registration
 from earnest.protocol.constants import NO_SEAT

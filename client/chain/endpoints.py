@@ -21,11 +21,7 @@ from web3.exceptions import ContractLogicError, Web3Exception
 from web3.providers import BaseProvider
 from web3.types import RPCEndpoint
 
-from earnest.client.chain import answers
-from earnest.client.chain.answers import PARSE_ERRORS, Block, Log, Receipt
-from earnest.client.chain.blockref import BlockRef
-from earnest.client.chain.bounded import BoundedProvider
-from earnest.client.errors import (
+from earnest.base.errors import (
     BadAnswer,
     ChainError,
     EndpointDown,
@@ -34,6 +30,10 @@ from earnest.client.errors import (
     Reverted,
     WrongChain,
 )
+from earnest.client.chain import answers
+from earnest.client.chain.answers import PARSE_ERRORS, Block, Log, Receipt
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.bounded import BoundedProvider
 
 log = structlog.get_logger()
 

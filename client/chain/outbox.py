@@ -15,11 +15,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from earnest.client.chain.answers import Receipt
-from earnest.client.chain.contracts import Call
-from earnest.client.chain.endpoints import GWEI, Chain, Delivery, Fees
-from earnest.client.chain.signer import Signed, Signer
-from earnest.client.errors import (
+from earnest.base.errors import (
     BadAnswer,
     ChainError,
     EndpointDown,
@@ -28,6 +24,10 @@ from earnest.client.errors import (
     ReorgDetected,
     Reverted,
 )
+from earnest.client.chain.answers import Receipt
+from earnest.client.chain.contracts import Call
+from earnest.client.chain.endpoints import GWEI, Chain, Delivery, Fees
+from earnest.client.chain.signer import Signed, Signer
 
 log = structlog.get_logger()
 

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from earnest.base.errors import BadAnswer, EndpointDown, ReorgDetected
 from earnest.client.chain.abi import Abi
 from earnest.client.chain.answers import Log
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Contract
 from earnest.client.chain.endpoints import Chain
-from earnest.client.errors import BadAnswer, EndpointDown, ReorgDetected
 
 log = structlog.get_logger()
 

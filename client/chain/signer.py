@@ -14,7 +14,7 @@ from eth_account.signers.local import LocalAccount
 from eth_keyfile.keyfile import create_keyfile_json, extract_key_from_keyfile
 from eth_utils.address import is_address, to_checksum_address
 
-from earnest.client.errors import KeystoreError, WrongPassword
+from earnest.base.errors import KeystoreError, WrongPassword
 
 STRONG_SCRYPT_N = 1 << 18
 """The keystore standard's cost, about a second; less only for keys that guard nothing."""

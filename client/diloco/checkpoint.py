@@ -17,9 +17,9 @@ import structlog
 import torch
 from torch import Tensor
 
+from earnest.base.durable import write_durably
 from earnest.client.diloco.state import Parameters
 from earnest.client.diloco.tensorfile import Entry, entries_of, read, write
-from earnest.client.storage.durable import write_durably
 
 log = structlog.get_logger()
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
+from earnest.base.errors import EarnestError
 from earnest.client.diloco.checkpoint import Checkpoints, Progress
 from earnest.client.diloco.optimizers import learning_rate, restore_state, saved_state, set_rate
 from earnest.client.diloco.precision import Precision, choose_device
 from earnest.client.diloco.state import Parameters, Spec, State, read_parameters, write_parameters
 from earnest.client.diloco.tensorfile import Entry, entries_of, read, write
-from earnest.client.errors import EarnestError
 from earnest.client.tasks.task import Batch, PrivateData, Task, TaskError
 from earnest.protocol.recipe import Recipe
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn, optim
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 
 REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

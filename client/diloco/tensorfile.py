@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from earnest.protocol.nesting import check_depth
+from earnest.base.strict_json import check_depth
 
 HEADER_LIMIT = 1 << 20
 MAX_DIMENSIONS = 16

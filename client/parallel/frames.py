@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earnest.protocol.nesting import check_depth
+from earnest.base.strict_json import check_depth
 
 MAX_HEAD = 64 << 20
 """Bytes of a frame's JSON: ids of samples and names of tensors."""

@@ -25,10 +25,10 @@ from typing import Any
 import structlog
 from torch import Tensor
 
+from earnest.base.errors import EarnestError
 from earnest.client.diloco.engine import LocalRound, TrainerMemory, TrainingDiverged, TrainingStopped, never
 from earnest.client.diloco.precision import DeviceError
 from earnest.client.diloco.state import State
-from earnest.client.errors import EarnestError
 from earnest.client.parallel.frames import Disconnected, digest, receive_frame, send_frame
 from earnest.client.parallel.layout import Layout, LayoutError
 from earnest.client.tasks.task import TaskError, without_secrets

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 
 _PART = re.compile(r"(pp|dp|fsdp|mb)(\d{1,4})")
 

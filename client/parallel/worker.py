@@ -21,10 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from earnest.base.errors import EarnestError
 from earnest.client.diloco.engine import TrainingDiverged, step_seed
 from earnest.client.diloco.optimizers import learning_rate, set_rate
 from earnest.client.diloco.precision import choose_device
-from earnest.client.errors import EarnestError
 from earnest.client.parallel.frames import Disconnected, receive_frame, send_frame
 from earnest.client.parallel.gradients import Gradients
 from earnest.client.parallel.grid import Grid, Tensors, all_agree, broadcast_bytes

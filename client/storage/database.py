@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from earnest.client.errors import JournalCorrupt, StorageError
-from earnest.client.storage.durable import sync_file, sync_folder
+from earnest.base.durable import sync_file, sync_folder
+from earnest.base.errors import JournalCorrupt, StorageError
 
 UNUSABLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_BUSY")
 

@@ -15,7 +15,7 @@ from urllib.request import url2pathname
 
 import aiohttp
 
-from earnest.client.errors import Unavailable, WrongContent
+from earnest.base.errors import Unavailable, WrongContent
 from earnest.client.storage.objects import ObjectStore, object_name
 from earnest.protocol.merkle import CHUNK, content_root, leaf_hash, root_of_leaves
 

@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import msgspec
 
+from earnest.base.errors import StorageError
 from earnest.client.chain.outbox import Intent, Status
-from earnest.client.errors import StorageError
 from earnest.client.storage.database import Database, JournalForeign, Migration
 from earnest.client.storage.lease import Lease
 from earnest.protocol.manifest import Manifest

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Self
 
-from earnest.client.errors import JournalLocked, StorageError
+from earnest.base.errors import JournalLocked, StorageError
 
 
 class Lease:

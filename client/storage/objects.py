@@ -15,8 +15,8 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
 
-from earnest.client.errors import StorageError, Unavailable, WrongContent
-from earnest.client.storage.durable import keep, unfinished
+from earnest.base.durable import keep, unfinished
+from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.protocol.merkle import CHUNK, content_leaves, content_root, leaf_hash, root_of_leaves
 
 if TYPE_CHECKING:

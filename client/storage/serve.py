@@ -15,7 +15,7 @@ from typing import Self
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from earnest.client.errors import StorageError
+from earnest.base.errors import StorageError
 
 NAME = re.compile(r"/([0-9a-f]{64})")
 MAX_CONNECTIONS = 128

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn, optim
 
+from earnest.base.errors import EarnestError
 from earnest.client.diloco.optimizers import inner_optimizer
-from earnest.client.errors import EarnestError
 from earnest.protocol.recipe import Inner
 
 REFUSALS = (

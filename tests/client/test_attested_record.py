@@ -8,9 +8,9 @@ from hashlib import sha256
 
 import pytest
 
+from earnest.base.errors import Reverted
 from earnest.client.attestation.evidence import Evidence
 from earnest.client.attestation.simulated import SimulatedAttester
-from earnest.client.errors import Reverted
 from earnest.client.record import RunRecord
 from earnest.protocol.attestation import pck_hash, platform_hash
 from earnest.protocol.certificate import parse_certificate, pem_to_ders

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from earnest.base.errors import EndpointDown, Reverted
 from earnest.client.attestation.attester import Attester, AttesterError, Quoted
 from earnest.client.attestation.attesting import Attesting, Keeper
 from earnest.client.attestation.enclave_key import EnclaveKey
@@ -21,7 +22,6 @@ from earnest.client.attestation.roots import INTEL_ROOT_ID
 from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import EnclaveKey as LiveKey
-from earnest.client.errors import EndpointDown, Reverted
 from earnest.client.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.trainer import TrainerNode

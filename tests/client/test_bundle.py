@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from earnest.base.errors import BadAnswer, StorageError
+from earnest.base.strict_json import MAX_DEPTH, check_depth
 from earnest.client import bundle
 from earnest.client.attestation.policy import PolicyFile
 from earnest.client.attestation.simulated import SimulatedAttester
@@ -23,11 +25,9 @@ from earnest.client.bundle import Bundle, BundleError, load, load_bundle
 from earnest.client.chain.endpoints import Chain
 from earnest.client.diloco.initial import initial_state
 from earnest.client.diloco.state import state_root
-from earnest.client.errors import BadAnswer, StorageError
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.tasks.task import load_task
 from earnest.protocol.merkle import admission_root, content_root
-from earnest.protocol.nesting import MAX_DEPTH, check_depth
 from earnest.protocol.quote import parse_quote
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level, RunParams

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from earnest.base.errors import Unavailable
 from earnest.client.bundle import RunFiles
 from earnest.client.diloco.codecs import make_codec
 from earnest.client.diloco.state import from_bytes, spec, state_bytes, state_root
-from earnest.client.errors import Unavailable
 from earnest.client.follower import Follower
 from earnest.client.record import RunRecord
 from earnest.client.storage.journal import Journal

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 from earnest.client.participation import (
     NoSeatError,
     NotAdmittedError,

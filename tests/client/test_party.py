@@ -11,7 +11,7 @@ import pytest
 from web3.providers import BaseProvider
 from web3.types import RPCEndpoint, RPCResponse
 
-from earnest.client.errors import EarnestError, JournalLocked
+from earnest.base.errors import EarnestError, JournalLocked
 from earnest.client.party import Party
 from earnest.protocol.verdicts import Role
 from tests.client.world import World, make_world

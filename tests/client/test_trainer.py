@@ -12,10 +12,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from earnest.client.diloco.codecs import inner_steps
-from earnest.client.diloco.engine import LocalRound, SingleProcess, TrainerMemory, TrainingDiverged
-from earnest.client.diloco.state import State
-from earnest.client.errors import (
+from earnest.base.errors import (
     ChainError,
     EarnestError,
     EndpointDown,
@@ -24,6 +21,9 @@ from earnest.client.errors import (
     StorageError,
     WrongChain,
 )
+from earnest.client.diloco.codecs import inner_steps
+from earnest.client.diloco.engine import LocalRound, SingleProcess, TrainerMemory, TrainingDiverged
+from earnest.client.diloco.state import State
 from earnest.client.node import Node, run_forever
 from earnest.client.participation import operator_steps
 from earnest.client.trainer import TrainerNode

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.client.tasks.task import Batch
 from earnest.client.trainer import PrivateDataMissing, TrainerNode

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from earnest.base import durable
+from earnest.base.errors import ChainError, StorageError
 from earnest.client import trainer as trainer_module
 from earnest.client.diloco.engine import LocalRound, SingleProcess, TrainerMemory
 from earnest.client.diloco.state import State
-from earnest.client.errors import ChainError, StorageError
-from earnest.client.storage import durable, objects
+from earnest.client.storage import objects
 from earnest.client.storage.database import Database
 from earnest.client.trainer import TrainerNode
 from earnest.protocol.manifest import Manifest

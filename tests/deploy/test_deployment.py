@@ -11,8 +11,8 @@ from eth_hash.auto import keccak
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from earnest.base.errors import OutOfFunds
 from earnest.client.chain.outbox import MemoryIntents
-from earnest.client.errors import OutOfFunds
 from earnest.client.storage.journal import Journal
 from earnest.contracts import load_artifact
 from earnest.deploy.devnet import Devnet

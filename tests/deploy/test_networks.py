@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from earnest.base.errors import WrongChain
 from earnest.client.chain.endpoints import Chain
-from earnest.client.errors import WrongChain
 from earnest.deploy.devnet import CHAIN_ID
 from earnest.deploy.networks import NetworkError, network, networks
 from tests.deploy.chain import fresh_devnet

@@ -12,9 +12,9 @@ import requests
 from web3 import HTTPProvider, Web3
 from web3.exceptions import ContractLogicError, Web3RPCError
 
+from earnest.base.errors import Reverted
 from earnest.client.chain.contracts import Call
 from earnest.client.chain.outbox import MemoryIntents
-from earnest.client.errors import Reverted
 from earnest.deploy.devnet import GENESIS_TIME, Devnet
 from earnest.deploy.jsonrpc import MAX_BATCH, MAX_REQUEST_BYTES
 from tests.deploy.chain import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from earnest.client.errors import StorageError
+from earnest.base.errors import StorageError
 from earnest.client.trainer import HonestWork
 from earnest.protocol.merkle import content_root
 from earnest.protocol.report import Report, SeatVote

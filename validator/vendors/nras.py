@@ -22,8 +22,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.types import Options
 
+from earnest.base.strict_json import check_depth
 from earnest.protocol.attestation_policy import MAX_GPUS
-from earnest.protocol.nesting import check_depth
 from earnest.validator.verification import Check, Verification, verdict
 
 MAX_TOKEN_BYTES = 1 << 18

@@ -20,8 +20,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
+from earnest.base.strict_json import check_depth
 from earnest.protocol.attestation_policy import GPU_ARCHITECTURES, MAX_GPUS
-from earnest.protocol.nesting import check_depth
 from earnest.validator.roots import NVIDIA_DEVICE_IDENTITY_CA
 from earnest.validator.verification import Check, Verification, verdict
 

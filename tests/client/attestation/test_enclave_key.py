@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from eth_keys.datatypes import Signature
 
+from earnest.base.errors import StorageError
 from earnest.client.attestation.enclave_key import ORDER, EnclaveKey
-from earnest.client.errors import StorageError
 
 KEY = EnclaveKey(b"\x11" * 32)
 

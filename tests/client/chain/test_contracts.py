@@ -12,6 +12,7 @@ from eth_abi.abi import encode
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
+from earnest.base.errors import BadAnswer, Reverted
 from earnest.client.chain.abi import Abi
 from earnest.client.chain.answers import Log
 from earnest.client.chain.contracts import (
@@ -28,7 +29,6 @@ from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
 from earnest.client.chain.scanner import Scanner
 from earnest.client.chain.signer import Signer
-from earnest.client.errors import BadAnswer, Reverted
 from earnest.contracts import load_artifact
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import admission_proof, admission_root

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
+from earnest.base.errors import BadAnswer, ChainError, EndpointDown, ReorgDetected, Reverted, WrongChain
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.signer import Signer
-from earnest.client.errors import BadAnswer, ChainError, EndpointDown, ReorgDetected, Reverted, WrongChain
 from tests.client.chain.conftest import Clock, counter_on, outbox_of
 from tests.client.chain.local_node import CHAIN_ID, LocalNode, Mischief, World, asleep, garbage, only, refuse
 

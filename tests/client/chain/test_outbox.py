@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from earnest.base.errors import BadAnswer, EndpointDown, NonceDrift, OutOfFunds, Reverted
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import FeePolicy, Intent, MemoryIntents, Status, preview
 from earnest.client.chain.signer import Signer
-from earnest.client.errors import BadAnswer, EndpointDown, NonceDrift, OutOfFunds, Reverted
 from tests.client.chain.conftest import Clock, Counter, counter_on, key_of, outbox_of
 from tests.client.chain.local_node import (
     CHAIN_ID,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from eth_utils.crypto import keccak
 
+from earnest.base.errors import BadAnswer, EndpointDown, ReorgDetected
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.scanner import Event, Scanner
 from earnest.client.chain.signer import Signer
-from earnest.client.errors import BadAnswer, EndpointDown, ReorgDetected
 from tests.client.chain.conftest import Counter, counter_on, outbox_of
 from tests.client.chain.local_node import CHAIN_ID, Garbage, LocalNode, RpcError, World, only
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from eth_account import Account
 
+from earnest.base.errors import KeystoreError, WrongPassword
 from earnest.client.chain.signer import Signer, import_key, keystore_address, new_keystore
-from earnest.client.errors import KeystoreError, WrongPassword
 from tests.client.chain.conftest import key_of
 
 WEAK = 2  # scrypt n: these keys guard nothing

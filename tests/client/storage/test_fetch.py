@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from earnest.client.errors import Unavailable, WrongContent
+from earnest.base.errors import Unavailable, WrongContent
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer

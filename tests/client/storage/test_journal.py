@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from earnest.base.errors import EarnestError, JournalCorrupt, JournalLocked, StorageError
 from earnest.client.chain.outbox import Intent, IntentStore, Status
-from earnest.client.errors import EarnestError, JournalCorrupt, JournalLocked, StorageError
 from earnest.client.storage import journal as journal_module
 from earnest.client.storage.database import Database
 from earnest.client.storage.journal import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from earnest.client.errors import StorageError, Unavailable, WrongContent
-from earnest.client.storage.durable import unfinished, write_durably
+from earnest.base.durable import unfinished, write_durably
+from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
 from earnest.protocol.merkle import CHUNK, content_leaves, content_root
@@ -143,7 +143,7 @@ def test_a_small_file_is_replaced_whole(tmp_path: Path) -> None:
 KILLED_WRITER = """
 import sys, time
 from pathlib import Path
-from earnest.client.storage.durable import unfinished
+from earnest.base.durable import unfinished
 with unfinished(Path(sys.argv[1])) as (file, temporary):
     file.write(b"half of an upd")
     file.flush()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from earnest.client.errors import StorageError
-from earnest.client.storage.durable import unfinished
+from earnest.base.durable import unfinished
+from earnest.base.errors import StorageError
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
 

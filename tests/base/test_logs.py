@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from earnest.client.logs import HIDDEN, Redactor, configure_logs, redacted_url
+from earnest.base.logs import HIDDEN, Redactor, configure_logs, redacted_url
 
 PASSWORD = "correct horse"
 KEY = "0x" + "4c" * 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 
 AMOUNT = re.compile(r"([0-9]{1,30})(?:\.([0-9]+))?")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earnest.client.amounts import AmountError, format_amount, parse_amount
+from earnest.base.amounts import AmountError, format_amount, parse_amount
 
 
 @given(st.integers(0, 2**96), st.integers(0, 30))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eth_utils.address import is_checksum_address, is_hex_address, to_checksum_address
 
-from earnest.client.errors import EarnestError
+from earnest.base.errors import EarnestError
 
 
 class AddressError(EarnestError):

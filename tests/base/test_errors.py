@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from earnest.client import errors
-from earnest.client.errors import ChainError, EarnestError, Reverted
+from earnest.base import errors
+from earnest.base.errors import ChainError, EarnestError, Reverted
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("client", "validator", "deploy", "cli")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from earnest.protocol.nesting import MAX_DEPTH, check_depth
+from earnest.base.strict_json import MAX_DEPTH, check_depth
 
 TOO_DEEP = b"[" * (MAX_DEPTH + 1)
 

@@ -3,7 +3,7 @@
 import pytest
 from eth_utils.address import to_checksum_address
 
-from earnest.client.addresses import AddressError, checked_address
+from earnest.base.addresses import AddressError, checked_address
 
 ADDRESS = to_checksum_address("0x" + "d5e46e8f29fc67af354b" * 2)
 
