@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from earnest.client.attestation.evidence import Evidence
-from earnest.client.attestation.policy import PolicyFile
+from earnest.attestation.evidence_file import Evidence
+from earnest.attestation.formats.quote import parse_quote
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, SimulatedVendor
+from earnest.attestation.verifier.registration import verify_quote
+from earnest.attestation.verifier.verification import Verification
 from earnest.client.attestation.registration import Place, Prepared, prepare
-from earnest.client.attestation.simulated import QuoteKind, SimulatedAttester, SimulatedVendor
-from earnest.protocol.quote import parse_quote
-from earnest.validator.attestation import verify_quote
-from earnest.validator.verification import Verification
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "attestation"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

@@ -24,12 +24,12 @@ from eth.vm.forks.prague import PragueVM
 from eth.vm.spoof import SpoofTransaction
 from eth_utils.address import to_canonical_address
 
-from earnest.deploy.devnet import CHAIN_ID, GAS_LIMIT, Call, Devnet
-from earnest.protocol.attestation import round_statement
-from earnest.protocol.quote import (
+from earnest.attestation.formats.quote import (
     parse_quote,
     registry_parts,
 )
+from earnest.deploy.devnet import CHAIN_ID, GAS_LIMIT, Call, Devnet
+from earnest.protocol.attestation import round_statement
 from tests import anvil
 from tests.contracts import attested, harness, osaka
 from tests.contracts.harness import Evm, Reverted, System, account, compiled

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from earnest.attestation.policy_document import SignedStatus, TcbStatus
+from earnest.attestation.policy_file import DEFAULT_TTL_S, MAX_POLICY_BYTES, PolicyFile
+from earnest.attestation.prover.attester import MAX_QUOTE_BYTES, REPORT_DATA_BYTES
+from earnest.attestation.roots import SIMULATED_WARNING, root_name
 from earnest.cli.app import make_group
 from earnest.cli.exits import Exit, UsageError
 from earnest.cli.files import read_file, write_file
 from earnest.cli.flags import ChainFlags, Flags, SendFlags
 from earnest.cli.narrowing import deny, hexadecimal, raise_floor, revoke
 from earnest.cli.output import Answer, table, when
-from earnest.cli.registration import LOUD, Count, register, show
+from earnest.cli.registration import Count, register, show
 from earnest.cli.session import Session
-from earnest.client.attestation.attester import MAX_QUOTE_BYTES, REPORT_DATA_BYTES
-from earnest.client.attestation.policy import DEFAULT_TTL_S, MAX_POLICY_BYTES, PolicyFile
-from earnest.client.attestation.roots import root_name
-from earnest.protocol.attestation_policy import SignedStatus, TcbStatus
 from earnest.protocol.constants import ZERO_ADDRESS
 
 if TYPE_CHECKING:
-    from earnest.protocol.quote import Quote
-    from earnest.validator.verification import Verification
+    from earnest.attestation.formats.quote import Quote
+    from earnest.attestation.verifier.verification import Verification
 
 app = make_group("attest")
 PLAIN, CHAIN, SEND = Flags(), ChainFlags(), SendFlags()
@@ -75,8 +75,8 @@ def verify(
     event_log
         The TD's event log, as JSON: it must replay to the quote's registers.
     """
-    from earnest.protocol.attestation_policy import PolicyDocument
-    from earnest.validator.attestation import verify_under
+    from earnest.attestation.policy_document import PolicyDocument
+    from earnest.attestation.verifier.registration import verify_under
 
     with Session(flags) as session:
         read = _read_quote(session, quote)
@@ -221,7 +221,7 @@ def simulate(
     seed
         Another vendor than the one that everyone shares.
     """
-    from earnest.client.attestation.simulated import DEFAULT_SEED, SimulatedAttester, SimulatedVendor
+    from earnest.attestation.prover.simulated import DEFAULT_SEED, SimulatedAttester, SimulatedVendor
 
     data = (
         bytes(REPORT_DATA_BYTES)
@@ -253,7 +253,7 @@ def simulate(
     }
     check = f"earnest attest verify {folder}/quote.bin --collateral {folder}/collateral.json --root {folder}/root.pem"
     lines = [
-        LOUD,
+        SIMULATED_WARNING,
         f"root id 0x{vendor.root_id.hex()} ({root_name(vendor.root_id)})",
         f"workload 0x{attester.workload.hex()}",
         f"In {folder}: {', '.join(sorted(files))}; valid from {when(vendor.made)} to {when(vendor.lasts)}",
@@ -325,7 +325,7 @@ def _policy_lines(found: PolicyFile) -> list[str]:
 
 def _policy_or_document(path: Path) -> tuple[Any, Any]:
     """(policy, document) of a policy file; (None, document) of a document alone."""
-    from earnest.protocol.attestation_policy import PolicyDocument, PolicyDocumentError
+    from earnest.attestation.policy_document import PolicyDocument, PolicyDocumentError
 
     content = read_file(path, MAX_POLICY_BYTES)
     try:
@@ -337,7 +337,7 @@ def _policy_or_document(path: Path) -> tuple[Any, Any]:
 
 
 def _document(**rules: Any) -> Any:
-    from earnest.protocol.attestation_policy import PolicyDocument, PolicyDocumentError
+    from earnest.attestation.policy_document import PolicyDocument, PolicyDocumentError
 
     try:
         return PolicyDocument(**rules)
@@ -354,9 +354,9 @@ def _event(text: str) -> tuple[str, str]:
 
 def _root_of(quotes: Sequence[Quote], given: Path | None) -> bytes:
     """The root to pin. Raises UsageError if the quotes' own chains do not even claim it."""
-    from earnest.client.attestation.policy import own_root_id
-    from earnest.client.attestation.roots import INTEL_ROOT_ID, root_id
-    from earnest.protocol.quote import QuoteError
+    from earnest.attestation.formats.quote import QuoteError
+    from earnest.attestation.policy_file import own_root_id
+    from earnest.attestation.roots import INTEL_ROOT_ID, root_id
 
     wanted = INTEL_ROOT_ID if given is None else root_id(read_file(given))
     for quote in quotes:
@@ -375,13 +375,13 @@ def _root_of(quotes: Sequence[Quote], given: Path | None) -> bytes:
 
 
 def _intel_root() -> bytes:
-    from earnest.validator.roots import INTEL_SGX_ROOT_CA
+    from earnest.attestation.roots import INTEL_SGX_ROOT_CA
 
     return INTEL_SGX_ROOT_CA
 
 
 def _parsed(quote: bytes) -> Quote:
-    from earnest.protocol.quote import QuoteError, parse_quote
+    from earnest.attestation.formats.quote import QuoteError, parse_quote
 
     try:
         return parse_quote(quote)

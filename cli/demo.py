@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.base.errors import StorageError
 from earnest.cli.adversaries import ATTACKS, Forgery
 from earnest.cli.enclaves import CHEATS, Cheat, demo_policy, enclave
-from earnest.cli.registration import LOUD
-from earnest.client.attestation.policy import PolicyFile
 from earnest.client.bundle import RunFiles, publish
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
@@ -223,7 +223,7 @@ class Demo:
         rules = self.policy.policy
         return {
             "simulated": True,
-            "warning": LOUD,
+            "warning": SIMULATED_WARNING,
             "root": self.policy.root_name,
             "root_id": rules.root_id.hex(),
             "policy": self.policy.hash.hex(),

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, console
-from earnest.cli.registration import LOUD
 from earnest.cli.session import Session
 
 PLAIN = Flags()
@@ -83,7 +83,7 @@ def demo(
         _quiet(session, verbose)
         output.mkdir(parents=True, exist_ok=True)
         if attested:
-            session.notice(LOUD)
+            session.notice(SIMULATED_WARNING)
         progress = stack.enter_context(_Progress(session, rounds))
         out = None if flags.json else console(session.world.stdout)
 

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from earnest.attestation.formats.quote import parse_quote
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.attester import Attester, Quoted
+from earnest.attestation.prover.enclave_key import EnclaveKey
+from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import EarnestError
-from earnest.client.attestation.attester import Attester, Quoted
 from earnest.client.attestation.attesting import Attesting, Keeper
-from earnest.client.attestation.enclave_key import EnclaveKey
-from earnest.client.attestation.policy import PolicyFile
 from earnest.client.attestation.registration import KeyKeeper, Place
-from earnest.client.attestation.simulated import SimulatedAttester
 from earnest.client.trainer import Forge, HonestWork
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root
-from earnest.protocol.quote import parse_quote
 
 if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from earnest.attestation.policy_file import PolicyFile
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import RunNumber, SendFlags
 from earnest.cli.output import Answer, when
@@ -24,7 +25,6 @@ from earnest.client.attestation.narrowing import (
     raise_floor_steps,
     revoke_steps,
 )
-from earnest.client.attestation.policy import PolicyFile
 from earnest.protocol.attestation import key_entry
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
+from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import LayoutFlags, NodeFlags, RunNumber
 from earnest.cli.output import Answer, countdown
-from earnest.cli.registration import INTEL_PCS, LOUD, Count, Kind, collateral_source, make_attester
+from earnest.cli.registration import INTEL_PCS, Count, Kind, collateral_source, make_attester
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transact
 from earnest.client.participation import held_seat, uri_steps
@@ -187,7 +188,7 @@ def _attesting(at_work: AtWork, flags: AttesterFlags) -> Attesting | None:
     if policy is None:
         raise UsageError(f"run {record.run} takes no attestation", "start the node without --attester")
     if flags.attester == "simulated":
-        session.notice(LOUD)
+        session.notice(SIMULATED_WARNING)
     machine = make_attester(session, flags.attester, flags.socket, flags.code, flags.platform)
     judged = collateral_source(session, flags.collateral, flags.pccs)
     random = session.world.random

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.roots import SIMULATED_WARNING, root_name
 from earnest.cli.files import read_file
 from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
 from earnest.cli.narrowing import narrowing_lines, narrowings, objection_line, objections, run_policy
@@ -18,13 +20,11 @@ from earnest.cli.output import Answer, block, progress, when
 from earnest.cli.run_view import attestation_document, policy_of
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transaction, transaction_line, would_send
-from earnest.client.attestation.policy import PolicyFile
-from earnest.client.attestation.roots import root_name
 from earnest.client.commands import UnfinishedError
 from earnest.client.participation import Step
 
 if TYPE_CHECKING:
-    from earnest.client.attestation.attester import Attester
+    from earnest.attestation.prover.attester import Attester
     from earnest.client.chain.contracts import EnclaveKey as LiveKey
     from earnest.client.record import KeyRegistration, RunRecord
 
@@ -32,7 +32,6 @@ CHAIN, SEND = ChainFlags(), SendFlags()
 
 Kind = Literal["simulated", "tdx-guest", "dstack"]
 Count = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 32))]
-LOUD = "SIMULATED: software made this. It is NOT A TEE and proves nothing about any machine."
 INTEL_PCS = "https://api.trustedservices.intel.com"
 
 
@@ -83,7 +82,7 @@ def register(
         policy_file = run_policy(session.deployment.read_run(run))
         machine = make_attester(session, attester, socket, code, platform)
         if attester == "simulated":
-            session.notice(LOUD)
+            session.notice(SIMULATED_WARNING)
         document = {
             "action": "register",
             "run": run,
@@ -222,7 +221,7 @@ def _would_register(
     document: dict[str, Any],
 ) -> Answer:
     """--dry-run: with a key that is thrown away, so that nothing is kept."""
-    from earnest.client.attestation.enclave_key import EnclaveKey
+    from earnest.attestation.prover.enclave_key import EnclaveKey
     from earnest.client.attestation.registration import REGISTER_STEP, Place, prepare
     from earnest.client.commands import planned
 
@@ -240,14 +239,14 @@ def _would_register(
 def make_attester(session: Session, kind: Kind, socket: Path | None, code: str, platform: int) -> Attester:
     """The attester that the flags name; asks nothing of the machine yet."""
     if kind == "simulated":
-        from earnest.client.attestation.simulated import SimulatedAttester
+        from earnest.attestation.prover.simulated import SimulatedAttester
 
         return SimulatedAttester(code=code.encode(), platform=platform)
     if kind == "dstack":
-        from earnest.client.attestation.dstack import DstackAttester
+        from earnest.attestation.prover.dstack import DstackAttester
 
         return DstackAttester(socket)
-    from earnest.client.attestation.tdx_guest import TdxGuestAttester
+    from earnest.attestation.prover.tdx_guest import TdxGuestAttester
 
     return TdxGuestAttester(session.world.random)
 
@@ -259,7 +258,7 @@ def collateral_source(session: Session, given: Path | None, url: str) -> Callabl
         return lambda quote: content
 
     def fetch(quote: bytes) -> bytes:
-        from earnest.validator.collateral import CollateralCache, pccs
+        from earnest.attestation.collateral_cache import CollateralCache, pccs
 
         cache = CollateralCache(session.settings.data_dir / "collateral", pccs(url))
         with progress(session.world.stderr, f"fetching collateral from {url}"):

@@ -19,7 +19,7 @@ from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Role, Verdict
 
 if TYPE_CHECKING:
-    from earnest.client.attestation.policy import PolicyFile
+    from earnest.attestation.policy_file import PolicyFile
 
 WEIGHT_ONE = 65_535
 LEVEL_NAMES = {level: name for name, level in LEVELS.items()}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import msgspec
 from eth_utils.address import to_checksum_address
 
+from earnest.attestation.policy_file import PolicyFile, PolicyFileError
 from earnest.base.errors import EarnestError
 from earnest.base.strict_json import check_depth
-from earnest.client.attestation.policy import PolicyFile, PolicyFileError
 from earnest.client.diloco.state import (
     Spec,
     State,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from earnest.attestation.evidence_file import MAX_EVIDENCE_BYTES
+from earnest.attestation.policy_file import PolicyFile
 from earnest.base.errors import ReorgDetected, StorageError, Unavailable, WrongContent
-from earnest.client.attestation.evidence import MAX_EVIDENCE_BYTES
-from earnest.client.attestation.policy import PolicyFile
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.scanner import Scanner
 from earnest.client.diloco.codecs import Codec, Update

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from earnest.attestation.policy_file import PolicyFile
 from earnest.base.addresses import checked_address
 from earnest.base.amounts import parse_amount
 from earnest.base.errors import EarnestError
 from earnest.base.strict_json import check_depth
-from earnest.client.attestation.policy import PolicyFile
 from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import Recipe, RecipeError

@@ -10,20 +10,19 @@ from typing import Protocol
 
 import structlog
 
+from earnest.attestation.evidence_file import Evidence, EvidenceError
+from earnest.attestation.formats.quote import QuoteError, claims, parse_quote
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.verifier.registration import RegistrationFacts, judge_registration
+from earnest.attestation.verifier.verification import Verification
 from earnest.base.errors import StorageError, Unavailable, WrongContent
-from earnest.client.attestation.evidence import Evidence, EvidenceError
-from earnest.client.attestation.policy import PolicyFile
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.follower import Follower
 from earnest.client.record import KeyRegistration
 from earnest.protocol.attestation import challenge
-from earnest.protocol.quote import QuoteError, claims, parse_quote
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
-
-from .attestation import RegistrationFacts, judge_registration
-from .payload import Refusal
-from .verification import Verification
+from earnest.validator.payload import Refusal
 
 log = structlog.get_logger()
 

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from earnest.protocol.evidence import EProcess, EvidenceTerms, HarmTest
-
-from .gain import Losses
+from earnest.validator.gain import Losses
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,28 @@ from earnest.protocol.seed import shuffled
 from earnest.protocol.step import clip_factor
 from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score, seat_weights
-
-from .evidence import HarmBook, HarmFinding
-from .gain import Losses, Meter, applied, mean_update
-from .payload import Refusal, check_payload
-from .report import evidence_file
-from .round import Judgement, Measurements, Memory, Missing, OwnLosses, RoundInputs, Submission
-from .similarity import Likeness, Published, compare, original_of, recent, remember, too_alike
+from earnest.validator.evidence import HarmBook, HarmFinding
+from earnest.validator.gain import Losses, Meter, applied, mean_update
+from earnest.validator.payload import Refusal, check_payload
+from earnest.validator.report import evidence_file
+from earnest.validator.round import (
+    Judgement,
+    Measurements,
+    Memory,
+    Missing,
+    OwnLosses,
+    RoundInputs,
+    Submission,
+)
+from earnest.validator.similarity import (
+    Likeness,
+    Published,
+    compare,
+    original_of,
+    recent,
+    remember,
+    too_alike,
+)
 
 __all__ = ["Judgement", "Memory", "Missing", "RoundInputs", "Submission", "judge_round"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from .gain import Losses, summarise
+from earnest.validator.gain import Losses, summarise
 
 
 def margin(own: Losses, own_control: Losses, fresh: Losses, fresh_control: Losses) -> float:

@@ -17,9 +17,8 @@ from earnest.protocol.merkle import samples_root
 from earnest.protocol.report import ABSENT, Report, SeatVote
 from earnest.protocol.step import clip_factor
 from earnest.protocol.verdicts import Verdict
-
-from .gain import Losses
-from .round import Judgement, RoundInputs, Submission
+from earnest.validator.gain import Losses
+from earnest.validator.round import Judgement, RoundInputs, Submission
 
 FORMAT = "earnest-evidence-1"
 

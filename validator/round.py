@@ -14,12 +14,11 @@ from earnest.protocol.recipe import Recipe
 from earnest.protocol.report import SeatVote
 from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score
-
-from .evidence import HarmBook, HarmFinding
-from .gain import Losses, summarise
-from .margin import margin
-from .payload import Refusal
-from .similarity import Likeness, Position, Published
+from earnest.validator.evidence import HarmBook, HarmFinding
+from earnest.validator.gain import Losses, summarise
+from earnest.validator.margin import margin
+from earnest.validator.payload import Refusal
+from earnest.validator.similarity import Likeness, Position, Published
 
 
 class Missing(Enum):

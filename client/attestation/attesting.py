@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
+from earnest.attestation.prover.enclave_key import SIGNATURE_BYTES
 from earnest.base.errors import ChainError, EarnestError, Reverted
-from earnest.client.attestation.enclave_key import SIGNATURE_BYTES
 
 if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt

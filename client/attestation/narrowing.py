@@ -17,7 +17,7 @@ from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.registry import bond_unit
 
 if TYPE_CHECKING:
-    from earnest.client.attestation.policy import PolicyFile
+    from earnest.attestation.policy_file import PolicyFile
     from earnest.client.chain.blockref import BlockRef
     from earnest.client.chain.contracts import Contracts, Registry
     from earnest.client.record import KeyRegistration

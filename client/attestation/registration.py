@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from earnest.attestation.evidence_file import Evidence, gpu_digest
+from earnest.attestation.formats.quote import Quote, QuoteError, parse_quote, registry_parts
+from earnest.attestation.policy_file import PolicyFile, own_root_id
+from earnest.attestation.prover.attester import Attester, AttesterError, Quoted
+from earnest.attestation.prover.enclave_key import EnclaveKey
+from earnest.attestation.roots import root_name
 from earnest.base.errors import EarnestError
-from earnest.client.attestation.attester import Attester, AttesterError, Quoted
-from earnest.client.attestation.enclave_key import EnclaveKey
-from earnest.client.attestation.evidence import Evidence, gpu_digest
-from earnest.client.attestation.policy import PolicyFile, own_root_id
-from earnest.client.attestation.roots import root_name
 from earnest.client.chain.outbox import Status
 from earnest.protocol.attestation import Evidence as Parts
 from earnest.protocol.attestation import Registration, key_binding, round_statement
-from earnest.protocol.quote import Quote, QuoteError, parse_quote, registry_parts
 
 if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt

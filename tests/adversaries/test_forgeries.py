@@ -9,8 +9,7 @@ import torch
 from earnest.client.diloco.codecs import Codec, PayloadError, make_codec
 from earnest.client.diloco.state import Spec
 from earnest.protocol.recipe import CodecChoice
-
-from . import ATTACKS, Forgery
+from tests.adversaries import ATTACKS, Forgery
 
 SPEC = Spec((("bias", (64,)), ("weight", (64, 128))))
 

@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 import pytest
 
+from earnest.attestation.evidence_file import Evidence
 from earnest.cli import main
-from earnest.client.attestation.evidence import Evidence
 from tests.cli.conftest import ADDRESS, RUN_FILE, Place, Result, TestWorld
 
 DATA = Path(__file__).parents[1] / "data" / "attestation"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.cli import main
-from earnest.cli.registration import LOUD
 from tests.cli.conftest import RUN_FILE, Place, Result, TestWorld
 
 Cli = Callable[..., Result]
@@ -30,7 +30,7 @@ def attested(place: Place, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_simulated_attester_is_said_to_be_one(attested: str, place: Place, cli: Cli) -> None:
     node = cli("trainer", "start", attested, *SIMULATED, *place.acting("trainer"), "--json")
     assert node.code == 0, node.err
-    assert LOUD in node.err
+    assert SIMULATED_WARNING in node.err
     assert node.document["attestation"] == {"troubles": []}
 
 

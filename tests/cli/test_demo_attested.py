@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from earnest.attestation.roots import SIMULATED_ROOT_ID, SIMULATED_WARNING
 from earnest.cli import demo
 from earnest.cli.demo_view import keys_table, last_line, round_table, summary_table
-from earnest.cli.registration import LOUD
-from earnest.client.attestation.roots import SIMULATED_ROOT_ID
 from earnest.client.tasks.shakespeare import demo_recipe
 from earnest.protocol.recipe import Recipe
 from tests.cli.conftest import Result
@@ -44,7 +43,7 @@ def test_the_attested_demo_refuses_every_cheat_and_says_why(
     size = ["--rounds", "2", "--trainers", "5", "--validators", "1"]
     result = cli("demo", "--verification", "attested", *size, "--output", str(tmp_path), "--json")
     assert result.code == 0, result.err
-    assert LOUD in result.err
+    assert SIMULATED_WARNING in result.err
     document = result.document
     assert_refused(document)
     assert_paid(document)
@@ -52,14 +51,14 @@ def test_the_attested_demo_refuses_every_cheat_and_says_why(
     shown = show(document)
     for reason in {reason for reasons in REASONS.values() for reason in reasons}:
         assert reason in shown
-    assert LOUD in shown
+    assert SIMULATED_WARNING in shown
     assert f"0x{SIMULATED_ROOT_ID.hex()}" in shown
 
 
 def assert_refused(document: dict[str, Any]) -> None:
     attestation = document["attestation"]
     assert attestation["root_id"] == SIMULATED_ROOT_ID.hex()
-    assert attestation["warning"] == LOUD
+    assert attestation["warning"] == SIMULATED_WARNING
     keys = {one["name"]: one for one in attestation["keys"]}
     assert {name for name, one in keys.items() if one["key"]} == {*HONEST, OTHER}
     assert {keys[name]["workload"] for name in (*HONEST, OTHER)} == set(attestation["workloads"])

@@ -11,10 +11,12 @@ from typing import Any
 from eth_hash.auto import keccak
 from web3.providers import BaseProvider, HTTPProvider
 
-from earnest.client.attestation.enclave_key import EnclaveKey
-from earnest.client.attestation.evidence import Evidence as EvidenceFile
-from earnest.client.attestation.policy import PolicyFile
-from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
+from earnest.attestation.evidence_file import Evidence as EvidenceFile
+from earnest.attestation.formats.quote import parse_quote, registry_parts
+from earnest.attestation.policy_document import PolicyDocument
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.enclave_key import EnclaveKey
+from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
@@ -26,10 +28,8 @@ from earnest.deploy.devnet import Devnet
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
 from earnest.protocol.attestation import Evidence, Registration, key_binding, round_statement
-from earnest.protocol.attestation_policy import PolicyDocument
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.manifest import Manifest, commitment
-from earnest.protocol.quote import parse_quote, registry_parts
 from earnest.protocol.run import Level, RunParams
 from earnest.protocol.verdicts import Role
 from tests.anvil import anvil

@@ -8,13 +8,13 @@ from hashlib import sha256
 
 import pytest
 
+from earnest.attestation.evidence_file import Evidence
+from earnest.attestation.formats.certificate import parse_certificate, pem_to_ders
+from earnest.attestation.formats.quote import claims, parse_quote, registry_parts
+from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import Reverted
-from earnest.client.attestation.evidence import Evidence
-from earnest.client.attestation.simulated import SimulatedAttester
 from earnest.client.record import RunRecord
 from earnest.protocol.attestation import pck_hash, platform_hash
-from earnest.protocol.certificate import parse_certificate, pem_to_ders
-from earnest.protocol.quote import claims, parse_quote, registry_parts
 from tests.client.attested_town import SIGNERS, VENDOR, Town, enclave_key, open_town
 
 trainer, other = SIGNERS["trainer"].address, SIGNERS["other trainer"].address

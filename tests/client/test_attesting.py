@@ -12,24 +12,24 @@ from typing import Any
 
 import pytest
 
+from earnest.attestation.formats.quote import parse_quote, pck_chain, registry_parts
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.attester import Attester, AttesterError, Quoted
+from earnest.attestation.prover.enclave_key import EnclaveKey
+from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
+from earnest.attestation.roots import INTEL_ROOT_ID
 from earnest.base.errors import EndpointDown, Reverted
-from earnest.client.attestation.attester import Attester, AttesterError, Quoted
 from earnest.client.attestation.attesting import Attesting, Keeper
-from earnest.client.attestation.enclave_key import EnclaveKey
-from earnest.client.attestation.policy import PolicyFile
 from earnest.client.attestation.registration import KeyKeeper
-from earnest.client.attestation.roots import INTEL_ROOT_ID
-from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import EnclaveKey as LiveKey
 from earnest.client.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.trainer import TrainerNode
 from earnest.protocol.attestation import Registration, platform_hash
-from earnest.protocol.quote import parse_quote, pck_chain, registry_parts
 from earnest.protocol.verdicts import Role, Verdict
+from tests.attestation.vectors import read
 from tests.client.world import SEED, TRAINER_BOND, World, account, make_world
-from tests.validator.vectors import read
 
 T0, T1, V0, V1 = "trainer-0", "trainer-1", "validator-0", "validator-1"
 TRAINERS = tuple(f"trainer-{number}" for number in range(6))

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from earnest.attestation.formats.quote import parse_quote
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import BadAnswer, StorageError
 from earnest.base.strict_json import MAX_DEPTH, check_depth
 from earnest.client import bundle
-from earnest.client.attestation.policy import PolicyFile
-from earnest.client.attestation.simulated import SimulatedAttester
 from earnest.client.bundle import Bundle, BundleError, load, load_bundle
 from earnest.client.chain.endpoints import Chain
 from earnest.client.diloco.initial import initial_state
@@ -28,7 +29,6 @@ from earnest.client.diloco.state import state_root
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.tasks.task import load_task
 from earnest.protocol.merkle import admission_root, content_root
-from earnest.protocol.quote import parse_quote
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level, RunParams
 from earnest.protocol.verdicts import Role
@@ -192,8 +192,8 @@ import sys
 import eth  # lifts the interpreter's limit
 assert sys.getrecursionlimit() > 50_000
 import json
-from earnest.client.attestation.policy import PolicyFile
-from earnest.client.attestation.simulated import SimulatedAttester
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.client.bundle import Bundle, BundleError
 from earnest.client.chain.bounded import BoundedProvider
 from earnest.client.diloco.tensorfile import PayloadError, entries_of

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from earnest.client.attestation.policy import PolicyFile, PolicyFileError
-from earnest.client.attestation.simulated import SimulatedAttester
+from earnest.attestation.formats.quote import parse_quote
+from earnest.attestation.policy_file import PolicyFile, PolicyFileError
+from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.client.run_file import RunFile, RunFileError, remarks
-from earnest.protocol.quote import parse_quote
 from earnest.protocol.run import Level
 from tests.client.world import tiny_recipe
 

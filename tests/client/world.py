@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from web3.providers import BaseProvider
 
+from earnest.attestation.policy_file import PolicyFile
 from earnest.cli.demo import Attacker, Liar, Names, served_by
-from earnest.client.attestation.policy import PolicyFile
 from earnest.client.bundle import RunFiles, publish
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain

@@ -9,8 +9,10 @@ from typing import Any
 
 import pyrevm
 
-from earnest.client.attestation.enclave_key import EnclaveKey
-from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
+from earnest.attestation.formats.certificate import parse_certificate, pem_to_ders
+from earnest.attestation.formats.quote import Quote, claims, parse_quote, pck_chain, registry_parts
+from earnest.attestation.prover.enclave_key import EnclaveKey
+from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
 from earnest.protocol.attestation import (
     Claims,
     Evidence,
@@ -20,8 +22,6 @@ from earnest.protocol.attestation import (
     key_binding,
     root_id,
 )
-from earnest.protocol.certificate import parse_certificate, pem_to_ders
-from earnest.protocol.quote import Quote, claims, parse_quote, pck_chain, registry_parts
 from tests.contracts.harness import CHAIN_ID, Contract, Evm, System, account, compiled, system
 from tests.contracts.rounds import Run
 

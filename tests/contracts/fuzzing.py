@@ -23,12 +23,12 @@ from typing import Any
 import dcap_qvl
 from eth_hash.auto import keccak
 
+from earnest.attestation.formats.certificate import CertificateError, parse_certificate, pem_to_ders
+from earnest.attestation.formats.quote import Quote, QuoteError, parse_quote, registry_parts
 from earnest.protocol.attestation import Evidence, Policy
-from earnest.protocol.certificate import CertificateError, parse_certificate, pem_to_ders
-from earnest.protocol.quote import Quote, QuoteError, parse_quote, registry_parts
+from tests.attestation.vectors import P256_ORDER, VECTORS
 from tests.contracts.attested import PRECOMPILE, assembled, install_p256, policy_for
 from tests.contracts.harness import Contract, Evm, Reverted, account
-from tests.validator.vectors import P256_ORDER, VECTORS
 
 ORIGINALS = ("P01", "P03", "P07", "P10", "P12", "P13", "S02", "S03")
 """TDX versions 4 and 5, SGX version 3, hardware and simulated, all accepted."""

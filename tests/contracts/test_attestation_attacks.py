@@ -14,12 +14,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from earnest.client.attestation.simulated import QuoteKind, SimulatedAttester, raw_public
+from earnest.attestation.formats.certificate import parse_certificate, pem_to_ders
+from earnest.attestation.formats.quote import registry_parts
+from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, raw_public
+from earnest.attestation.verifier.registration import verify_under
 from earnest.protocol.attestation import Policy, key_entry, round_statement
-from earnest.protocol.certificate import parse_certificate, pem_to_ders
-from earnest.protocol.quote import registry_parts
 from earnest.protocol.verdicts import Verdict
-from earnest.validator.attestation import verify_under
 from tests.contracts.attested import (
     GUARDIAN,
     VENDOR,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earnest.client.attestation.simulated import SimulatedAttester
+from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.protocol.attestation import Claims, key_entry
 from earnest.protocol.registry import RegistryModel, bond_unit
 from earnest.protocol.vault import Refused

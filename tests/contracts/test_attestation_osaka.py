@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from earnest.client.attestation.simulated import SimulatedAttester
-from earnest.protocol.quote import parse_quote, registry_parts
+from earnest.attestation.formats.quote import parse_quote, registry_parts
+from earnest.attestation.prover.simulated import SimulatedAttester
 from tests.anvil import anvil
+from tests.attestation.vectors import VECTORS
 from tests.contracts.attested import VENDOR, AttestedRun, attest_register_gas, policy_for
 from tests.contracts.harness import Contract, account, reverts, system
 from tests.contracts.osaka import OPTIONS, OsakaEvm
 from tests.contracts.test_attestation_quotes import ON_CHAIN
-from tests.validator.vectors import VECTORS
 
 REGISTER_LIMIT = 190_000
 

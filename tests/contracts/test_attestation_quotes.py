@@ -11,12 +11,12 @@ from typing import Any
 import dcap_qvl
 import pytest
 
-from earnest.client.attestation.simulated import QuoteKind, SimulatedAttester, raw_public, raw_signature
+from earnest.attestation.formats.quote import Quote, QuoteError, claims, parse_quote, registry_parts
+from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, raw_public, raw_signature
 from earnest.protocol.attestation import Evidence, Policy
-from earnest.protocol.quote import Quote, QuoteError, claims, parse_quote, registry_parts
+from tests.attestation.vectors import VECTORS, Vector, read
 from tests.contracts.attested import PRECOMPILE, VENDOR, assembled, install_p256, policy_for, quote_of
 from tests.contracts.harness import Contract, Evm, Reverted, account, reverts
-from tests.validator.vectors import VECTORS, Vector, read
 
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 TRUSTED_AT = 1_768_089_600

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
+from earnest.attestation.formats.quote import claims, registry_parts
+from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
 from earnest.protocol.attestation import CHALLENGE_BLOCKS, challenge, key_binding, key_entry
-from earnest.protocol.quote import claims, registry_parts
 from earnest.protocol.registry import bond_unit
 from tests.contracts.attested import (
     DAY,

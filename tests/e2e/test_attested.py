@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from earnest.cli.registration import LOUD
-from earnest.client.attestation.roots import SIMULATED_ROOT_ID
+from earnest.attestation.roots import SIMULATED_ROOT_ID, SIMULATED_WARNING
 from earnest.protocol.verdicts import Role, Verdict
 from tests.e2e.processes import Actor, Town, Watch, town
 from tests.e2e.runs import BOND, Seat, bond_of, earned, join, open_run, settle_in
@@ -50,7 +49,7 @@ def test_nodes_register_their_keys_and_only_the_measured_code_is_paid(place: Tow
     verdicts = record.settled(0).verdicts
     assert (verdicts[good.index], verdicts[other.index]) == (Verdict.ACCEPTED, Verdict.NOT_COUNTED)
     assert "the reveal was not attested" in validator.node.err
-    assert LOUD in good.node.err
+    assert SIMULATED_WARNING in good.node.err
     assert [bond_of(watch, seat) for seat in trainers] == [BOND[Role.TRAINER]] * 2
     assert earned(watch, good) > 0 == earned(watch, other)
     assert all("Traceback" not in process.err for process in place.processes)

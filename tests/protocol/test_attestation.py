@@ -8,6 +8,8 @@ import pytest
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 
+from earnest.attestation.formats.certificate import parse_certificate
+from earnest.attestation.formats.quote import QuoteError, claims, parse_quote, pck_chain, registry_parts
 from earnest.protocol.attestation import (
     INTEL_ROOT_KEY,
     MAX_PCK_CAS,
@@ -28,9 +30,7 @@ from earnest.protocol.attestation import (
     root_id,
     round_statement,
 )
-from earnest.protocol.certificate import parse_certificate
-from earnest.protocol.quote import QuoteError, claims, parse_quote, pck_chain, registry_parts
-from tests.validator.vectors import read
+from tests.attestation.vectors import read
 
 REGISTRY, TRAINER, KEY = ("0x" + digit * 40 for digit in "123")
 QUOTE = parse_quote(read("quotes/tdx4-b0c06f-phala.bin"))

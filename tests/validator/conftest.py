@@ -8,8 +8,7 @@ import torch
 
 from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
-
-from .arena import Arena
+from tests.validator.arena import Arena
 
 OPTIONS = {"layers": 1, "width": 32, "heads": 2, "context": 32}
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from earnest.client.attestation.policy import PolicyFile
-from earnest.client.attestation.simulated import SimulatedAttester
+from earnest.attestation.formats.quote import parse_quote
+from earnest.attestation.policy_document import PolicyDocument
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.client.diloco.codecs import make_codec
 from earnest.client.diloco.initial import initial_state
 from earnest.client.diloco.state import spec
@@ -19,8 +21,6 @@ from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.attestation import key_entry
-from earnest.protocol.attestation_policy import PolicyDocument
-from earnest.protocol.quote import parse_quote
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
@@ -29,8 +29,7 @@ from earnest.validator.judge import Missing, judge_round
 from earnest.validator.payload import Refusal
 from tests.client.attested_town import VENDOR, Town, enclave_key, open_town
 from tests.client.world import TRAINER_BOND, make_world
-
-from .arena import Arena
+from tests.validator.arena import Arena
 
 NOWHERE = "http://127.0.0.1:9"
 FLOOR = 101

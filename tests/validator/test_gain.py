@@ -6,8 +6,7 @@ import torch
 
 from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.validator.gain import WORST_LOSS, Meter, applied, mean_update, summarise
-
-from .arena import Arena
+from tests.validator.arena import Arena
 
 IDS = range(100, 180)
 

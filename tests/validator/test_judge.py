@@ -15,9 +15,8 @@ from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Sub
 from earnest.validator.round import Measurements
 from earnest.validator.similarity import Position
 from tests.adversaries import ATTACKS
-
-from .arena import Arena, with_payload
-from .conftest import OPTIONS
+from tests.validator.arena import Arena, with_payload
+from tests.validator.conftest import OPTIONS
 
 CHEAT = 3
 HONEST = (0, 1, 2)

@@ -10,8 +10,7 @@ from earnest.protocol.recipe import CodecChoice, Inner, Recipe
 from earnest.protocol.verdicts import Verdict
 from earnest.validator.judge import RoundInputs, judge_round
 from tests.adversaries import ATTACKS
-
-from .arena import Arena
+from tests.validator.arena import Arena
 
 CHEAT = 3
 

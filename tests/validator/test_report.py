@@ -13,8 +13,7 @@ from earnest.protocol.weights import Score, seat_weights
 from earnest.validator.judge import Judgement, RoundInputs, judge_round
 from earnest.validator.margin import margin
 from earnest.validator.report import abstention, build_report, canonical_json
-
-from .arena import Arena
+from tests.validator.arena import Arena
 
 
 @pytest.fixture

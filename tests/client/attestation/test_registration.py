@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from eth_keys.datatypes import Signature
 
+from earnest.attestation.evidence_file import MAX_EVIDENCE_BYTES, Evidence
+from earnest.attestation.formats.quote import parse_quote
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.attester import AttesterError, Quoted
+from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
+from earnest.attestation.roots import INTEL_ROOT_ID
+from earnest.attestation.verifier.registration import RegistrationFacts, judge_registration
 from earnest.base.errors import Reverted
-from earnest.client.attestation.attester import AttesterError, Quoted
-from earnest.client.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence
-from earnest.client.attestation.policy import PolicyFile
 from earnest.client.attestation.registration import RETRY_S, KeyKeeper, Place, RegistrationError, prepare
-from earnest.client.attestation.roots import INTEL_ROOT_ID
-from earnest.client.attestation.simulated import SimulatedAttester, SimulatedVendor
 from earnest.client.storage.objects import ObjectStore
-from earnest.protocol.quote import parse_quote
-from earnest.validator.attestation import RegistrationFacts, judge_registration
 from tests.client.world import Setup, World
 
 VENDOR = SimulatedVendor()

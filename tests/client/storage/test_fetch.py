@@ -14,8 +14,7 @@ from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
 from earnest.protocol.merkle import CHUNK, content_leaves, content_root
-
-from .servers import drip, endless, reply, server
+from tests.client.storage.servers import drip, endless, reply, server
 
 UPDATE = b"an update of four chunks" * (3 * CHUNK // 24 + 1000)
 ROOT = content_root(UPDATE)

@@ -1,0 +1,144 @@
+"""The evidence bundle: what a validator needs to judge a registered key, in one file named by its root.
+
+Canonical JSON (sorted keys, no spaces, ASCII): the same evidence has the same bytes, and so the same root, which
+`register` puts on the record. The file lies under the trainer's URI like a payload. It is a stranger's file: read
+with `Evidence.read`, which bounds every part before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from earnest.attestation.formats.collateral import CollateralError, canonical_collateral, collateral_digest
+from earnest.attestation.prover.attester import MAX_QUOTE_BYTES
+from earnest.base.errors import EarnestError
+from earnest.base.strict_json import check_depth
+from earnest.protocol.merkle import content_root
+
+VERSION: Final = 1
+MAX_EVIDENCE_BYTES: Final = 1 << 20
+"""Of the whole file: a quote and collateral have 30 KB, evidence of eight GPUs 100 KB."""
+
+MAX_TEXT_BYTES: Final = 1 << 19
+"""Of the event log, and of the GPU evidence."""
+
+FIELDS: Final = ("collateral", "event_log", "gpu", "quote", "version")
+NO_GPU: Final = bytes(32)
+
+
+class EvidenceError(EarnestError):
+    """A file that is not canonical evidence."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A quote and what judges it. `collateral` is canonical; `event_log` and `gpu` are JSON texts as they came."""
+
+    quote: bytes
+    collateral: bytes
+    event_log: bytes | None = None
+    gpu: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.quote) <= MAX_QUOTE_BYTES:
+            raise _wrong(f"a quote has 1 to {MAX_QUOTE_BYTES} bytes, this one {len(self.quote)}")
+        try:
+            canonical = canonical_collateral(self.collateral)
+        except CollateralError as error:
+            raise _wrong(str(error)) from error
+        object.__setattr__(self, "collateral", canonical)
+        for name, text in (("event log", self.event_log), ("GPU evidence", self.gpu)):
+            if text is not None and not 0 < len(text) <= MAX_TEXT_BYTES:
+                raise _wrong(f"the {name} has {len(text)} bytes, at most {MAX_TEXT_BYTES} are taken")
+
+    def to_bytes(self) -> bytes:
+        """The file. Raises EvidenceError if it would be too large, or a text is not UTF-8."""
+        try:
+            texts = {
+                name: None if text is None else text.decode()
+                for name, text in (("event_log", self.event_log), ("gpu", self.gpu))
+            }
+        except UnicodeDecodeError as error:
+            raise _wrong("a text is not UTF-8") from error
+        document = {
+            "version": VERSION,
+            "quote": self.quote.hex(),
+            "collateral": json.loads(self.collateral),
+            **texts,
+        }
+        content = _canonical(document)
+        if len(content) > MAX_EVIDENCE_BYTES:
+            raise _wrong(f"it has {len(content)} bytes, at most {MAX_EVIDENCE_BYTES} are taken")
+        return content
+
+    def root(self) -> bytes:
+        """Content root of the file: its name."""
+        return content_root(self.to_bytes())
+
+    def collateral_digest(self) -> bytes:
+        """SHA-256 of the canonical collateral, as `register` puts it on the record."""
+        return collateral_digest(self.collateral)
+
+    def gpu_digest(self) -> bytes:
+        """What the second half of the quote's report data must be: SHA-256 of the GPU evidence, zero without."""
+        return gpu_digest(self.gpu)
+
+    @classmethod
+    def read(cls, content: bytes) -> Evidence:
+        """The evidence in a file. Raises EvidenceError unless `content` is exactly what `to_bytes` would write."""
+        if len(content) > MAX_EVIDENCE_BYTES:
+            raise _wrong(f"it has {len(content)} bytes, at most {MAX_EVIDENCE_BYTES} are taken")
+        try:
+            check_depth(content)
+            document = json.loads(content.decode("ascii"))
+        except ValueError as error:
+            raise _wrong("it is not JSON") from error
+        if not isinstance(document, dict) or tuple(sorted(document)) != FIELDS:
+            raise _wrong(f"it does not have exactly the fields {', '.join(FIELDS)}")
+        if document["version"] != VERSION:
+            raise _wrong(f"version {document['version']!r} is not {VERSION}")
+        evidence = cls(
+            quote=_hex(document["quote"]),
+            collateral=_canonical(document["collateral"]),
+            event_log=_text(document["event_log"]),
+            gpu=_text(document["gpu"]),
+        )
+        if evidence.to_bytes() != content:
+            raise _wrong("it is not written canonically")
+        return evidence
+
+
+def gpu_digest(gpu: bytes | None) -> bytes:
+    """SHA-256 of the GPU evidence, 32 zero bytes where there is none."""
+    return NO_GPU if gpu is None else sha256(gpu).digest()
+
+
+def _canonical(document: Any) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _hex(value: Any) -> bytes:
+    try:
+        return bytes.fromhex(value)
+    except (TypeError, ValueError) as error:
+        raise _wrong("the quote is not hex") from error
+
+
+def _text(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _wrong("a text is not a string")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise _wrong("a text is not UTF-8") from error
+
+
+def _wrong(told: str) -> EvidenceError:
+    return EvidenceError(
+        f"that is no evidence: {told}", "have the trainer publish the file that `attest register` wrote"
+    )

@@ -1,0 +1,164 @@
+"""A run's attestation policy as its sponsor writes it: one JSON file with both halves.
+
+`policy` is what the registry checks, `document` what validators check beside it. The run fixes the hash of the first,
+which holds the hash of the second; the file lies among the run's files, so that everyone reads the same rules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from earnest.attestation.formats.certificate import CertificateError, parse_certificate, pem_to_ders
+from earnest.attestation.formats.quote import Quote, QuoteError, pck_chain
+from earnest.attestation.policy_document import PolicyDocument, PolicyDocumentError
+from earnest.attestation.roots import root_name
+from earnest.base.errors import EarnestError
+from earnest.base.strict_json import check_depth
+from earnest.protocol.attestation import Policy, PolicyError, root_id
+from earnest.protocol.constants import ZERO_ADDRESS
+
+FIELDS: Final = ("document", "policy")
+MAX_POLICY_BYTES: Final = 1 << 17
+DAY: Final = 86_400
+DEFAULT_TTL_S: Final = 7 * DAY
+
+
+class PolicyFileError(EarnestError):
+    """A file that is no attestation policy, or quotes that no policy can be made from."""
+
+
+@dataclass(frozen=True)
+class PolicyFile:
+    """Both halves. Raises PolicyFileError if the first names another second half."""
+
+    policy: Policy
+    document: PolicyDocument
+
+    def __post_init__(self) -> None:
+        if self.policy.document != self.document.hash():
+            raise _wrong(
+                f"its policy names document 0x{self.policy.document.hex()}, its own is 0x{self.document.hash().hex()}"
+            )
+
+    @property
+    def hash(self) -> bytes:
+        """What the run's `attestation_policy` is."""
+        return self.policy.hash()
+
+    @property
+    def root_name(self) -> str:
+        """Whose machines it takes, for people."""
+        return root_name(self.policy.root_id)
+
+    def to_bytes(self) -> bytes:
+        """Canonical: sorted keys, no spaces, ASCII."""
+        return json.dumps(self._whole(), sort_keys=True, separators=(",", ":")).encode()
+
+    def to_text(self) -> str:
+        """The same for people to read and edit."""
+        return json.dumps(self._whole(), sort_keys=True, indent=2) + "\n"
+
+    def _whole(self) -> dict[str, Any]:
+        return {"policy": json.loads(self.policy.to_json()), "document": json.loads(self.document.to_json())}
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> PolicyFile:
+        """The policy in a file, in any layout; strict about fields and values. Raises PolicyFileError."""
+        if len(content) > MAX_POLICY_BYTES:
+            raise _wrong(f"it has {len(content)} bytes, at most {MAX_POLICY_BYTES} are taken")
+        try:
+            check_depth(content)
+            whole = json.loads(content, object_pairs_hook=_unique)
+        except ValueError as error:
+            raise _wrong(f"it is not JSON: {error}") from error
+        if not isinstance(whole, dict) or tuple(sorted(whole)) != FIELDS:
+            raise _wrong(f"it does not have exactly the fields {' and '.join(FIELDS)}")
+        try:
+            return cls(
+                Policy.from_json(json.dumps(whole["policy"]).encode()),
+                PolicyDocument.from_json(json.dumps(whole["document"]).encode()),
+            )
+        except (PolicyError, PolicyDocumentError) as error:
+            raise _wrong(str(error)) from error
+
+    @classmethod
+    def read(cls, path: Path) -> PolicyFile:
+        """The policy in the file at `path`. Raises PolicyFileError."""
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_POLICY_BYTES + 1)
+        except OSError as error:
+            raise PolicyFileError(
+                f"{path} cannot be read: {error.strerror}", "give the path of a policy file"
+            ) from error
+        return cls.from_bytes(content)
+
+    @classmethod
+    def from_quotes(
+        cls,
+        quotes: Sequence[Quote],
+        document: PolicyDocument | None = None,
+        *,
+        root: bytes | None = None,
+        ttl_s: int = DEFAULT_TTL_S,
+        platform_keys: int = 1,
+        platform_bond: int = 0,
+        evaluation_floor: int = 0,
+        guardian: str = ZERO_ADDRESS,
+    ) -> PolicyFile:
+        """A policy that takes what runs in `quotes` (all of one TEE type), from platforms certified as theirs.
+
+        `root` is the id of the root to trust (default: that of the first quote's own chain, which proves nothing by
+        itself: look at what it is). The CAs that are pinned are those in the quotes. Raises PolicyFileError.
+        """
+        if not quotes:
+            raise PolicyFileError(
+                "a policy is made from at least one quote", "give a quote of what may train"
+            )
+        if len({(quote.qe.mrsigner, quote.qe.product) for quote in quotes}) > 1:
+            raise PolicyFileError(
+                "the quotes are of more than one quoting enclave", "give quotes of one TEE type"
+            )
+        document = document or PolicyDocument()
+        try:
+            policy = Policy(
+                root_id=root or own_root_id(quotes[0]),
+                pck_cas=tuple(dict.fromkeys(pck_chain(quote)[1].public_key for quote in quotes)),
+                qe_signer=quotes[0].qe.mrsigner,
+                qe_product=quotes[0].qe.product,
+                qe_min_svn=min(quote.qe.svn for quote in quotes),
+                workloads=tuple(dict.fromkeys(quote.workload() for quote in quotes)),
+                ttl_s=ttl_s,
+                platform_keys=platform_keys,
+                platform_bond=platform_bond,
+                evaluation_floor=evaluation_floor,
+                guardian=guardian,
+                document=document.hash(),
+            )
+        except (PolicyError, QuoteError) as error:
+            raise PolicyFileError(
+                f"no policy can be made from these quotes: {error}", "give other quotes"
+            ) from error
+        return cls(policy, document)
+
+
+def own_root_id(quote: Quote) -> bytes:
+    """Id of the root that the quote's own chain ends in: a claim, until the chain is verified. Raises QuoteError."""
+    try:
+        return root_id(parse_certificate(pem_to_ders(quote.chain)[-1]).public_key)
+    except (CertificateError, IndexError) as error:
+        raise QuoteError(f"PCK certificate chain: {error}") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise _wrong("it has a field twice")
+    return dict(pairs)
+
+
+def _wrong(told: str) -> PolicyFileError:
+    return PolicyFileError(f"that is no attestation policy: {told}", "make one with `earnest attest policy`")

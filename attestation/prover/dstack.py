@@ -1,0 +1,147 @@
+"""Quotes from the dstack guest agent, over its unix socket.
+
+`POST /GetQuote` with `report_data` as hex answers with `quote` (hex), `event_log` (JSON text), `report_data` and
+`vm_config`: the guest agent's unversioned API, which every release serves. The event log replays to the registers of
+the quote; dstack measures the compose file, and with it the container images, into RTMR3.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from earnest.attestation.prover.attester import (
+    AttesterError,
+    NoTeeError,
+    Quoted,
+    check_quote_is_for,
+    check_report_data,
+)
+from earnest.attestation.roots import INTEL_ROOT_ID
+from earnest.base.strict_json import check_depth
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+SOCKETS = (
+    Path("/var/run/dstack.sock"),
+    Path("/run/dstack.sock"),
+    Path("/var/run/dstack/dstack.sock"),
+    Path("/run/dstack/dstack.sock"),
+)
+MAX_ANSWER_BYTES = 2 << 20
+MAX_REASON_CHARS = 200
+TIMEOUT_S = 30.0
+
+
+class DstackAttester:
+    """Quotes of the dstack machine that this container runs on; its compose file must mount the agent's socket.
+
+    `socket_path` is found where dstack puts it unless given; `timeout_s` is for the whole exchange.
+    """
+
+    def __init__(
+        self,
+        socket_path: Path | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._given = socket_path
+        self._timeout_s, self._clock = timeout_s, clock
+
+    @property
+    def kind(self) -> str:
+        return "dstack"
+
+    @property
+    def root_id(self) -> bytes:
+        return INTEL_ROOT_ID
+
+    def quote(self, report_data: bytes) -> Quoted:
+        """A quote over 64 bytes and its event log. Raises NoTeeError without an agent, AttesterError for no quote."""
+        check_report_data(report_data)
+        answer = self._post("/GetQuote", {"report_data": report_data.hex()})
+        quote, event_log = answer.get("quote"), answer.get("event_log")
+        if not isinstance(quote, str) or not isinstance(event_log, str):
+            raise AttesterError("the dstack agent's answer has no quote or no event log", "update dstack")
+        try:
+            raw = bytes.fromhex(quote.removeprefix("0x"))
+        except ValueError as error:
+            raise AttesterError("the dstack agent's quote is not hex", "update dstack") from error
+        check_quote_is_for(raw, report_data, "the dstack agent")
+        try:
+            return Quoted(raw, event_log.encode() or None)
+        except UnicodeEncodeError as error:
+            raise AttesterError("the dstack agent's event log is not text", "update dstack") from error
+
+    def _socket(self) -> Path:
+        if self._given is not None:
+            return self._given
+        return next((path for path in SOCKETS if path.exists()), SOCKETS[0])
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        connection = _UnixConnection(self._socket(), _Hurried(self._timeout_s, self._clock))
+        try:
+            connection.connect()
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            content = response.read(MAX_ANSWER_BYTES + 1)
+        except (OSError, HTTPException) as error:
+            told = ascii(getattr(error, "strerror", None) or str(error) or type(error).__name__)[1:-1]
+            told = told[:MAX_REASON_CHARS]
+            kind = (
+                NoTeeError if isinstance(error, FileNotFoundError | ConnectionRefusedError) else AttesterError
+            )
+            raise kind(
+                f"the dstack agent at {self._socket()} does not answer: {told}",
+                "run in a dstack machine, with the agent's socket mounted",
+            ) from error
+        finally:
+            connection.close()
+        if len(content) > MAX_ANSWER_BYTES:
+            raise AttesterError("the dstack agent's answer is too long", "update dstack")
+        try:
+            check_depth(content)
+            answer = json.loads(content)
+        except ValueError as error:
+            raise AttesterError("the dstack agent's answer is not JSON", "update dstack") from error
+        if not isinstance(answer, dict) or response.status != 200:
+            reason = answer.get("error") if isinstance(answer, dict) else None
+            told = ascii(str(reason))[1:-1][:MAX_REASON_CHARS]
+            raise AttesterError(
+                f"the dstack agent refused with status {response.status}: {told}",
+                "see the agent's log; GetQuote needs Intel TDX",
+            )
+        return answer
+
+
+class _UnixConnection(HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: Path, made: socket.socket) -> None:
+        super().__init__("dstack")
+        self.sock, self._path = made, path
+
+    def connect(self) -> None:
+        self.sock.connect(str(self._path))
+
+
+class _Hurried(socket.socket):
+    """A unix socket with a time for all that is done with it: an agent that drips byte by byte holds nobody up."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._clock, self._end = clock, clock() + seconds
+        self.settimeout(seconds)
+
+    def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
+        if (left := self._end - self._clock()) <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(left)
+        return super().recv_into(buffer, nbytes, flags)

@@ -1,0 +1,142 @@
+"""What was measured into a TD's four run-time registers, and that it is all that was.
+
+A register starts at zero and is only ever extended: `rtmr = SHA-384(rtmr || digest)`. The log is the JSON of dstack
+(github.com/Dstack-TEE/dstack): a list of `imr` (register 0 to 3), `event_type`, `digest`, `event` (name) and
+`event_payload`, digests and payloads in hexadecimal. It is only as good as its replay to the registers of a quote.
+
+Registers 0 to 2 measure firmware, kernel and command line: the workload id pins them, and their payloads, which are not
+what the digests are of, are not judged. Register 3 is software's own: there, a digest is
+`SHA-384(event_type as 4 bytes, little endian || ":" || name || ":" || payload)`, and is recomputed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha384
+from typing import Any, Final
+
+from earnest.attestation.verifier.verification import Check
+from earnest.base.strict_json import check_depth
+
+MAX_LOG_BYTES: Final = 1 << 20
+MAX_EVENTS: Final = 4096
+REGISTERS: Final = 4
+RUNTIME_REGISTER: Final = 3
+RUNTIME_EVENT: Final = 0x08000001
+"""The type of events that software measures; others do not belong into register 3."""
+
+_FIELDS: Final = {"imr": int, "event_type": int, "digest": str, "event": str, "event_payload": str}
+
+
+class EventLogError(ValueError):
+    """Bytes that are no event log, with what is wrong."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One extension of a register."""
+
+    register: int
+    kind: int
+    digest: bytes
+    """48 bytes."""
+
+    name: str
+    payload: bytes
+
+
+def read_event_log(data: bytes) -> tuple[Event, ...]:
+    """The events in the order measured. Raises EventLogError; strict about keys, types, lengths and digests."""
+    if len(data) > MAX_LOG_BYTES:
+        raise EventLogError(f"larger than {MAX_LOG_BYTES} bytes")
+    try:
+        check_depth(data)
+        document = json.loads(data.decode(), object_pairs_hook=_unique)
+    except EventLogError:
+        raise
+    except ValueError as error:
+        raise EventLogError(f"not JSON: {error}") from error
+    if not isinstance(document, list) or len(document) > MAX_EVENTS:
+        raise EventLogError(f"not a list of at most {MAX_EVENTS} events")
+    return tuple(_event(entry, f"event {index}") for index, entry in enumerate(document))
+
+
+def replay(events: Sequence[Event]) -> tuple[bytes, bytes, bytes, bytes]:
+    """The four registers, 48 bytes each, that the events lead to."""
+    registers = [bytes(48)] * REGISTERS
+    for event in events:
+        registers[event.register] = sha384(registers[event.register] + event.digest).digest()
+    return (registers[0], registers[1], registers[2], registers[3])
+
+
+def check_event_log(
+    data: bytes, registers: Sequence[bytes], required: Mapping[str, str] | None = None
+) -> list[Check]:
+    """Whether the log replays to the quote's `registers`, and holds each required event of register 3 exactly once.
+
+    `required` gives the payload, in hexadecimal, by name. Once, because whoever runs in the TD can add events, but
+    cannot take back the one that the system measured before.
+    """
+    try:
+        events = read_event_log(data)
+    except EventLogError as error:
+        return [Check("event log", False, str(error))]
+    found = replay(events)
+    wrong = [str(i) for i in range(REGISTERS) if found[i] != registers[i]]
+    reason = f"does not replay to register {', '.join(wrong)}" if wrong else f"{len(events)} events replay"
+    checks = [Check("event log", not wrong, reason)]
+    for name, payload in (required or {}).items():
+        payloads = [e.payload.hex() for e in events if e.register == RUNTIME_REGISTER and e.name == name]
+        passed = payloads == [payload]
+        saw = ", ".join(value[:32] for value in payloads[:4]) or "nothing"
+        checks.append(Check(f"event {name}", passed, "as asked for" if passed else f"measured: {saw}"))
+    return checks
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise EventLogError("a key occurs twice")
+    return result
+
+
+def _event(entry: Any, where: str) -> Event:
+    if not isinstance(entry, dict) or entry.keys() != _FIELDS.keys():
+        raise EventLogError(f"{where}: not the fields {', '.join(_FIELDS)}")
+    for name, kind in _FIELDS.items():
+        if type(entry[name]) is not kind:
+            raise EventLogError(f"{where}: {name} is not {kind.__name__}")
+    register, kind = entry["imr"], entry["event_type"]
+    if not 0 <= register < REGISTERS or not 0 <= kind < 2**32:
+        raise EventLogError(f"{where}: register {register} or type {kind} does not exist")
+    if re.fullmatch(r"[0-9a-f]{96}", entry["digest"]) is None:
+        raise EventLogError(f"{where}: the digest is not 96 lower-case hexadecimal digits")
+    if re.fullmatch(r"([0-9a-f]{2})*", entry["event_payload"]) is None:
+        raise EventLogError(f"{where}: the payload is not lower-case hexadecimal")
+    event = Event(
+        register,
+        kind,
+        bytes.fromhex(entry["digest"]),
+        entry["event"],
+        bytes.fromhex(entry["event_payload"]),
+    )
+    if register == RUNTIME_REGISTER:
+        _check_runtime(event, where)
+    return event
+
+
+def _check_runtime(event: Event, where: str) -> None:
+    if event.kind != RUNTIME_EVENT:
+        raise EventLogError(f"{where}: type {event.kind:#x} does not belong into register {RUNTIME_REGISTER}")
+    try:
+        name = event.name.encode()
+    except UnicodeEncodeError as error:
+        raise EventLogError(f"{where}: the name is not text") from error
+    if ":" in event.name:
+        raise EventLogError(f"{where}: a name with a colon could stand for another name and payload")
+    digest = sha384(event.kind.to_bytes(4, "little") + b":" + name + b":" + event.payload).digest()
+    if digest != event.digest:
+        raise EventLogError(f"{where}: the digest of {event.name!r} is not that of its name and payload")

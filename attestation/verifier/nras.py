@@ -1,0 +1,215 @@
+"""Tokens of NVIDIA's Remote Attestation Service: a detached EAT, one overall JWT and one per GPU, signed with ES384.
+
+The service has compared a GPU's measurements with NVIDIA's manifests and asked its OCSP responder, so a token says what
+raw evidence cannot offline. It says so in claims: services sign tokens whose result is *false* just as well, so a
+signature alone proves nothing. Claims: docs.nvidia.com, "NRAS API", version 3.
+
+Tokens live for an hour and signing keys for days: the key set (JWKS) has to be kept with the token, and is trusted as
+given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import urlsafe_b64decode
+from collections.abc import Collection
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.types import Options
+
+from earnest.attestation.policy_document import MAX_GPUS
+from earnest.attestation.verifier.verification import Check, Verification, verdict
+from earnest.base.strict_json import check_depth
+
+MAX_TOKEN_BYTES = 1 << 18
+MAX_KEYS_BYTES = 1 << 16
+ISSUER = "https://nras.attestation.nvidia.com"
+ALGORITHM = "ES384"
+MODELS = ("GH100", "GB100")
+"""What `hwmodel` starts with on GPUs that can be confidential."""
+
+REQUIRED: dict[str, Any] = {
+    "measres": "success",
+    "secboot": True,
+    "dbgstat": "disabled",
+    "x-nvidia-gpu-attestation-report-nonce-match": True,
+    "x-nvidia-gpu-attestation-report-signature-verified": True,
+}
+"""Claims that every GPU's token must make, with exactly these values."""
+
+UNCHECKED = (
+    "that the key set is NVIDIA's: whoever kept it is believed",
+    "that the GPU is in the machine that asked",
+)
+_TIMELESS: Options = {
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+    "verify_iss": False,
+}
+"""The library would use the machine's clock: times are checked here, at the given one."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    raw: str
+    kid: str
+    claims: dict[str, Any]
+
+
+def verify_token(
+    token: bytes,
+    keys: bytes,
+    at: int,
+    *,
+    nonce: bytes | None = None,
+    gpus: int = 1,
+    models: Collection[str] = MODELS,
+    drivers: Collection[str] | None = None,
+) -> Verification:
+    """Verify a detached EAT (`[["JWT", overall], {"GPU-0": token, ..}]`) at Unix second `at`; never raises for it.
+
+    `keys` is the service's key set, a JWKS. `nonce` (32 bytes) is what the tokens must answer; None: any, as long as it
+    is one. The policy asks for at least `gpus` GPUs of `models` (prefixes of `hwmodel`), and for one of `drivers`
+    (versions), if given.
+    """
+    try:
+        overall, devices = _detached(token)
+    except ValueError as error:
+        return verdict([Check("NRAS token format", False, str(error))], unusable=True, unchecked=UNCHECKED)
+    known = _keys(keys)
+    tokens = {"overall": overall, **devices}
+    checks = [Check("NRAS token format", True, f"{len(devices)} GPU{'s' * (len(devices) > 1)}")]
+    for name, signed in tokens.items():
+        checks += [_signature(name, signed, known), _times(name, signed, at), _issuer(name, signed)]
+    checks += [_nonces(tokens, nonce), _digests(overall, devices), _result(overall)]
+    checks += [_device(name, device) for name, device in devices.items()]
+    identities = {str(device.claims.get("ueid")) for device in devices.values()}
+    checks.append(Check("GPU identity", len(identities) == len(devices), f"{len(identities)} distinct"))
+    found = [str(device.claims.get("hwmodel"))[:64] for device in devices.values()]
+    versions = {str(device.claims.get("x-nvidia-gpu-driver-version"))[:64] for device in devices.values()}
+    policy = [
+        Check("GPU count", len(devices) >= gpus, f"{len(devices)} of at least {gpus}"),
+        Check(
+            "GPU model", all(name.startswith(tuple(models)) for name in found), ", ".join(sorted(set(found)))
+        ),
+        Check("GPU driver", drivers is None or versions <= set(drivers), ", ".join(sorted(versions))),
+    ]
+    unasked = () if nonce is not None else ("freshness: no nonce was asked for",)
+    expires = min((_time(signed, "exp") or 0) for signed in tokens.values())
+    return verdict(checks, policy, tee="nvidia", expires=expires, unchecked=UNCHECKED + unasked)
+
+
+def _detached(token: bytes) -> tuple[_Token, dict[str, _Token]]:
+    if len(token) > MAX_TOKEN_BYTES:
+        raise ValueError(f"larger than {MAX_TOKEN_BYTES} bytes")
+    check_depth(token)
+    document = json.loads(token.decode())
+    match document:
+        case [["JWT", str(overall)], dict(devices)] if 1 <= len(devices) <= MAX_GPUS:
+            odd = [name for name in devices if not re.fullmatch(r"GPU-\d{1,3}", name)]
+            if odd:
+                raise ValueError(f"{odd[0][:32]!r} is no GPU")
+            return _token(overall), {name: _token(raw) for name, raw in devices.items()}
+    raise ValueError(f"not an overall token and those of 1 to {MAX_GPUS} GPUs")
+
+
+def _token(raw: Any) -> _Token:
+    """A token whose signature nobody has looked at yet. Raises ValueError."""
+    if not isinstance(raw, str) or not raw.isascii():
+        raise ValueError("a token is not text")
+    for part in raw.split(".")[:2]:
+        check_depth(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    try:
+        read = jwt.decode_complete(raw, options={"verify_signature": False})
+    except jwt.PyJWTError as error:
+        raise ValueError(f"not a token: {error}") from error
+    kid = read["header"].get("kid")
+    if read["header"].get("alg") != ALGORITHM or not isinstance(kid, str):
+        raise ValueError(f"a token is not signed with {ALGORITHM} by a named key")
+    return _Token(raw, kid, read["payload"])
+
+
+def _keys(keys: bytes) -> dict[str, ec.EllipticCurvePublicKey]:
+    """The P-384 keys of a key set by name; nothing from a set that cannot be read."""
+    if len(keys) > MAX_KEYS_BYTES:
+        return {}
+    try:
+        check_depth(keys)
+        read = jwt.PyJWKSet.from_json(keys.decode()).keys
+    except (ValueError, TypeError, AttributeError, KeyError, jwt.PyJWTError):
+        return {}
+    found = {str(key.key_id): key.key for key in read}
+    return {
+        name: key
+        for name, key in found.items()
+        if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1)
+    }
+
+
+def _signature(name: str, token: _Token, keys: dict[str, ec.EllipticCurvePublicKey]) -> Check:
+    check = f"{name} signature"
+    if token.kid not in keys:
+        return Check(check, False, f"cannot be checked: key {token.kid[:80]!r} is not in the key set")
+    try:
+        jwt.decode(token.raw, keys[token.kid], algorithms=[ALGORITHM], options=_TIMELESS)
+    except jwt.PyJWTError as error:
+        return Check(check, False, str(error) or type(error).__name__)
+    return Check(check, True, f"by {token.kid[:80]}")
+
+
+def _time(token: _Token, claim: str) -> int | None:
+    value = token.claims.get(claim)
+    return value if type(value) is int and 0 <= value < 2**40 else None
+
+
+def _times(name: str, token: _Token, at: int) -> Check:
+    begins, ends = _time(token, "nbf"), _time(token, "exp")
+    if begins is None or ends is None:
+        return Check(f"{name} time", False, "says not from when, or until when, it is valid")
+    return Check(f"{name} time", begins <= at < ends, f"valid from {begins} until {ends}, asked at {at}")
+
+
+def _issuer(name: str, token: _Token) -> Check:
+    issuer = token.claims.get("iss")
+    return Check(f"{name} issuer", issuer == ISSUER, str(issuer)[:80])
+
+
+def _nonces(tokens: dict[str, _Token], nonce: bytes | None) -> Check:
+    nonces = {str(token.claims.get("eat_nonce")).lower() for token in tokens.values()}
+    if len(nonces) > 1 or "none" in nonces:
+        return Check("GPU nonce", False, "the tokens answer different nonces, or none")
+    if nonce is not None and nonces != {nonce.hex()}:
+        return Check("GPU nonce", False, "the tokens answer another challenge")
+    return Check("GPU nonce", True, "one" if nonce is None else "the one that was asked for")
+
+
+def _digests(overall: _Token, devices: dict[str, _Token]) -> Check:
+    """Whether the overall token names exactly these GPUs' tokens, by their SHA-256."""
+    expected = {
+        name: ["DIGEST", ["SHA-256", sha256(device.raw.encode()).hexdigest()]]
+        for name, device in devices.items()
+    }
+    named = overall.claims.get("submods")
+    passed = named == expected
+    return Check("GPU tokens", passed, "those named" if passed else "not those that the overall token names")
+
+
+def _result(overall: _Token) -> Check:
+    result = overall.claims.get("x-nvidia-overall-att-result")
+    return Check("NRAS result", result is True, f"{result}")
+
+
+def _device(name: str, token: _Token) -> Check:
+    wrong = [
+        f"{claim} is {str(token.claims.get(claim))[:32]}"
+        for claim, value in REQUIRED.items()
+        if type(token.claims.get(claim)) is not type(value) or token.claims[claim] != value
+    ]
+    return Check(f"{name} claims", not wrong, "; ".join(wrong) or "measured, secure boot, no debugging")

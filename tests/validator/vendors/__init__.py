@@ -1,1 +1,0 @@
-"""Evidence of NVIDIA, AMD and AWS."""
