@@ -28,10 +28,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earnest.client.diloco.codecs import Codec, make_codec
-from earnest.client.diloco.codecs.bits import pack, read_unary, rice_width, unary, unpack
-from earnest.client.diloco.state import Spec
 from earnest.protocol.recipe import CodecChoice
+from earnest.training.codecs import Codec, make_codec
+from earnest.training.codecs.bits import pack, read_unary, rice_width, unary, unpack
+from earnest.training.diloco.state import Spec
 
 FEEDBACK = 0.95
 CHOICES = {

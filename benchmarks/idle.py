@@ -18,11 +18,11 @@ from typing import Any
 
 import structlog
 
-from earnest.client.diloco.engine import LocalRound, SingleProcess, TrainerMemory
-from earnest.client.diloco.state import State
 from earnest.client.timesheet import simulate_idle
 from earnest.client.trainer import TrainerNode
 from earnest.protocol.recipe import Outer
+from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerMemory
+from earnest.training.diloco.state import State
 from tests.client.world import World, make_world, tiny_recipe
 
 CHAIN_ROUND_S = 6_000

@@ -20,12 +20,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from earnest.client.diloco.engine import CPU, LocalTrainer, SingleProcess, TrainerMemory
-from earnest.client.diloco.initial import initial_state
-from earnest.client.diloco.state import Spec, State
-from earnest.client.parallel import Hosts, Layout, ParallelTrainer, Processes
-from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.recipe import Inner, Recipe, Scoring
+from earnest.training.diloco.engine import CPU, LocalTrainer, SingleProcess, TrainerMemory
+from earnest.training.diloco.initial import initial_state
+from earnest.training.diloco.state import Spec, State
+from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes
+from earnest.training.tasks.shakespeare import Shakespeare
 
 LAYOUTS = ("pp2", "pp2-mb4", "dp2", "fsdp2", "pp4", "pp4-mb4", "pp2-dp2", "pp2-dp2-mb4", "dp4", "fsdp4")
 
@@ -83,7 +83,7 @@ def main() -> None:
     settings = {"layers": options.layers, "width": options.width, "heads": 4, "context": 64}
     task = Shakespeare(**settings)
     recipe = Recipe(
-        task="earnest.client.tasks.shakespeare:Shakespeare",
+        task="earnest.training.tasks.shakespeare:Shakespeare",
         pool_size=task.pool_size,
         task_options=dict(settings),
         inner=Inner(steps=options.steps, batch=options.batch),

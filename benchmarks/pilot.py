@@ -1,7 +1,7 @@
 """Training alone, without a chain: what the demo's recipes reach and cost with honest trainers.
 
 `python -m benchmarks.pilot [--codec dense-bf16|topk-2bit] [--reset] [--seed N]` prints held-out loss per round beside
-the byte n-grams' (client/tasks/corpus/README.md), bytes per update beside dense float32, CPU seconds per round, and
+the byte n-grams' (training/tasks/corpus/README.md), bytes per update beside dense float32, CPU seconds per round, and
 forward-only speed. `--reset` forgets the inner optimizer between rounds, as a baseline.
 """
 
@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import torch
 
-from earnest.client.diloco.codecs import make_codec
-from earnest.client.diloco.engine import TrainerMemory, train_round
-from earnest.client.diloco.initial import initial_state
-from earnest.client.diloco.outer import aggregate, outer_step
-from earnest.client.diloco.state import State, spec, write_parameters
-from earnest.client.tasks.shakespeare import Shakespeare, demo_recipe
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.seed import fallback_seed
 from earnest.protocol.step import clip_norm
+from earnest.training.codecs import make_codec
+from earnest.training.diloco.engine import TrainerMemory, train_round
+from earnest.training.diloco.initial import initial_state
+from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.state import State, spec, write_parameters
+from earnest.training.tasks.shakespeare import Shakespeare, demo_recipe
 
 TRAINERS, ROUNDS = 4, 6
 N_GRAMS = {1: 2.51, 2: 2.06}  # bytes of context: nats per byte

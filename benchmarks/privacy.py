@@ -3,7 +3,7 @@
     python -m benchmarks.privacy [--trainers 8] [--rounds 8] [--seed 0]
 
 Each noise is one simulated run with the same data and seeds. The unit that epsilon protects is all the data of one
-trainer, against anyone who sees each of its updates (earnest.client.privacy).
+trainer, against anyone who sees each of its updates (earnest.training.privacy).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from earnest.client.diloco.initial import initial_state
-from earnest.client.diloco.state import spec
-from earnest.client.local import report_loss, simulate
-from earnest.client.privacy import epsilon, noise_to_signal
-from earnest.client.tasks.own import recipe_for
-from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.recipe import Inner, Outer, Privacy
+from earnest.training.diloco.initial import initial_state
+from earnest.training.diloco.state import spec
+from earnest.training.local import report_loss, simulate
+from earnest.training.privacy import epsilon, noise_to_signal
+from earnest.training.tasks.own import recipe_for
+from earnest.training.tasks.shakespeare import Shakespeare
 
-TASK = "earnest.client.tasks.shakespeare:Shakespeare"
+TASK = "earnest.training.tasks.shakespeare:Shakespeare"
 OPTIONS: dict[str, int | float | str | bool] = {"layers": 1, "width": 32, "heads": 2, "context": 32}
 CLIP = 1.0
 NOISES = (None, 0.0, 0.001, 0.003, 0.01, 0.03, 0.1)

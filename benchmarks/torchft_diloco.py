@@ -16,12 +16,12 @@ from torch import multiprocessing as processes
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.multiprocessing.spawn import spawn
 
-from earnest.client.diloco.engine import step_rates
-from earnest.client.diloco.optimizers import inner_optimizer, set_rate
-from earnest.client.diloco.precision import Precision
-from earnest.client.diloco.state import State, from_bytes, read_parameters, spec, write_parameters
-from earnest.client.tasks.task import Task
 from earnest.protocol.recipe import Recipe
+from earnest.training.diloco.engine import step_rates
+from earnest.training.diloco.optimizers import inner_optimizer, set_rate
+from earnest.training.diloco.precision import Precision
+from earnest.training.diloco.state import State, from_bytes, read_parameters, spec, write_parameters
+from earnest.training.tasks.task import Task
 
 Samples = Callable[[int, int, int], Sequence[Sequence[int]]]
 """(seed, round, rounds) -> the sample ids of each replica."""

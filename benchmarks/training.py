@@ -28,17 +28,17 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import torchft_diloco
-from earnest.client.diloco.codecs import Update, inner_steps, make_codec
-from earnest.client.diloco.engine import Machine, TrainerMemory, step_rates, train_round
-from earnest.client.diloco.optimizers import inner_optimizer, set_rate
-from earnest.client.diloco.outer import aggregate, outer_step
-from earnest.client.diloco.overlap import local_start
-from earnest.client.diloco.precision import Precision
-from earnest.client.diloco.state import State, from_bytes, read_parameters, spec, to_bytes, write_parameters
-from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.client.timesheet import simulate_idle
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
 from earnest.protocol.schedule import Schedule
+from earnest.training.codecs import Update, inner_steps, make_codec
+from earnest.training.diloco.engine import Machine, TrainerMemory, step_rates, train_round
+from earnest.training.diloco.optimizers import inner_optimizer, set_rate
+from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.overlap import local_start
+from earnest.training.diloco.precision import Precision
+from earnest.training.diloco.state import State, from_bytes, read_parameters, spec, to_bytes, write_parameters
+from earnest.training.tasks.shakespeare import Shakespeare
 
 TRAINERS, STEPS, BATCH = 8, 30, 4
 PRETRAINING, PRETRAINING_BATCH = 1200, 16
@@ -70,7 +70,7 @@ class Method:
 
     def recipe(self, seed: int) -> Recipe:
         return Recipe(
-            task="earnest.client.tasks.shakespeare:Shakespeare",
+            task="earnest.training.tasks.shakespeare:Shakespeare",
             task_options=dict(TASK),
             pool_size=1 << 16,
             seed=seed,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earnest.client.diloco.codecs import Codec
+from earnest.training.codecs import Codec
 
 
 @dataclass(frozen=True)

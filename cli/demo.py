@@ -32,14 +32,10 @@ from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer, import_key
-from earnest.client.diloco.initial import initial_state
-from earnest.client.diloco.state import state_root
 from earnest.client.follower import Follower
 from earnest.client.node import Node, NodeParts
 from earnest.client.participation import fund_steps, join_steps
 from earnest.client.party import Deployment, Party
-from earnest.client.tasks.shakespeare import demo_recipe
-from earnest.client.tasks.task import Task, load_task
 from earnest.client.trainer import HonestWork, TrainerNode
 from earnest.deploy.devnet import Devnet, account
 from earnest.deploy.plan import make_plan
@@ -49,6 +45,10 @@ from earnest.protocol.recipe import Recipe
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.run import Level, RunParams
 from earnest.protocol.verdicts import Role, Verdict
+from earnest.training.diloco.initial import initial_state
+from earnest.training.diloco.state import state_root
+from earnest.training.tasks.shakespeare import demo_recipe
+from earnest.training.tasks.task import Task, load_task
 from earnest.validator.gain import Meter
 from earnest.validator.judge import judge_round
 from earnest.validator.node import Judge, ValidatorNode

@@ -24,9 +24,9 @@ def fetch_model(session: Session, run: int, folder: Path) -> Answer:
 
     Raises UsageError for a folder that is there already, Unavailable where nobody serves them.
     """
-    from earnest.client.diloco.state import Spec, read_parameters, state_bytes
     from earnest.client.storage.fetch import fetch
-    from earnest.client.tasks.task import load_task
+    from earnest.training.diloco.state import Spec, read_parameters, state_bytes
+    from earnest.training.tasks.task import load_task
 
     if folder.exists():
         raise UsageError(f"{folder} is already there", "name a new folder with --out")

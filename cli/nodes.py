@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from earnest.client.attestation.attesting import Attesting
     from earnest.client.bundle import RunFiles
     from earnest.client.chain.contracts import SeatHeld
-    from earnest.client.diloco.engine import Machine
     from earnest.client.node import Node, NodeParts
-    from earnest.client.parallel import ParallelTrainer
     from earnest.client.party import Party
     from earnest.client.record import SeatRecord
+    from earnest.training.diloco.engine import Machine
+    from earnest.training.parallel import ParallelTrainer
 
     Make = Callable[["AtWork"], Node]
 
@@ -126,9 +126,9 @@ def start_trainer(
     ending = ExitStack()
 
     def make(at_work: AtWork) -> Node:
-        from earnest.client.diloco.engine import Machine  # torch: not for a command that is refused
-        from earnest.client.tasks.own import load_private
         from earnest.client.trainer import TrainerNode
+        from earnest.training.diloco.engine import Machine  # torch: not for a command that is refused
+        from earnest.training.tasks.own import load_private
 
         private = None if private_data is None else load_private(private_data)
         machine, parts = Machine(device, threads, micro_batch, compile), at_work.parts
@@ -151,7 +151,7 @@ def start_trainer(
 
 def _several(flags: LayoutFlags, parts: NodeParts, machine: Machine) -> ParallelTrainer:
     """The processes that the flags describe. Raises LayoutError, UsageError."""
-    from earnest.client.parallel import Hosts, Layout, ParallelTrainer, Processes
+    from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes
 
     layout = Layout.parse(flags.layout or "")
     here = flags.processes_here or -(-layout.processes // flags.hosts)

@@ -33,9 +33,9 @@ def example_file() -> Answer:
 def open_run(session: Session, run_file: RunFile) -> Answer:
     """Builds the initial state, makes the run's files public, and opens the run."""
     from earnest.client.bundle import publish
-    from earnest.client.diloco.initial import initial_state
-    from earnest.client.diloco.state import state_root
-    from earnest.client.tasks.task import load_task
+    from earnest.training.diloco.initial import initial_state
+    from earnest.training.diloco.state import state_root
+    from earnest.training.tasks.task import load_task
 
     admission, policy = run_file.admitted(), run_file.read_policy()
     with progress(session.world.stderr, "reading task and recipe"):

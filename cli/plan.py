@@ -18,9 +18,9 @@ from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, table
 
 if TYPE_CHECKING:
-    from earnest.client.planning import Round, Training
-    from earnest.client.published import Check
     from earnest.protocol.recipe import CodecChoice
+    from earnest.training.planning import Round, Training
+    from earnest.training.published import Check
 
 app = make_group("plan")
 PLAIN = Flags()
@@ -117,8 +117,8 @@ def training(
     """
     if check_published:
         return _published()
-    from earnest.client.planning import Link, Training, bits_per_parameter
     from earnest.protocol.recipe import CodecChoice
+    from earnest.training.planning import Link, Training, bits_per_parameter
 
     size = _count(parameters)
     seconds = step_s if tokens_per_s is None else step_tokens / tokens_per_s
@@ -175,9 +175,9 @@ def privacy(
     trainers
         Trainers whose updates are averaged.
     """
-    from earnest.client.privacy import epsilon as epsilon_of
-    from earnest.client.privacy import noise_for, noise_to_signal
     from earnest.protocol.recipe import Privacy
+    from earnest.training.privacy import epsilon as epsilon_of
+    from earnest.training.privacy import noise_for, noise_to_signal
 
     if (noise is None) == (epsilon is None):
         raise UsageError("either the noise or the epsilon is given", "give --noise or --epsilon, not both")
@@ -227,13 +227,13 @@ def _count(text: str) -> int:
 
 
 def _exchange(planned: Training) -> dict[str, Any]:
-    from earnest.client.planning import plan_round
+    from earnest.training.planning import plan_round
 
     return asdict(plan_round(planned))
 
 
 def _against(planned: Training) -> dict[str, Any]:
-    from earnest.client.planning import allreduce_step_s, fewer_bytes, speedup
+    from earnest.training.planning import allreduce_step_s, fewer_bytes, speedup
 
     return {
         name: {
@@ -248,8 +248,8 @@ def _against(planned: Training) -> dict[str, Any]:
 
 def _codecs(planned: Training, choice: CodecChoice) -> list[dict[str, Any]]:
     """Every codec at its own size, with and without overlap, all else as planned."""
-    from earnest.client.planning import bits_per_parameter, plan_round, speedup
     from earnest.protocol.recipe import CODECS
+    from earnest.training.planning import bits_per_parameter, plan_round, speedup
 
     found = []
     for name in CODECS:
@@ -275,7 +275,7 @@ def _codecs(planned: Training, choice: CodecChoice) -> list[dict[str, Any]]:
 def _chain(
     trainers: int, validators: int, rounds: int, gwei: float | None, price: float | None, bond: float | None
 ) -> dict[str, Any]:
-    from earnest.client.planning import gas_cost, round_gas
+    from earnest.training.planning import gas_cost, round_gas
 
     measured = json.loads((files("earnest.contracts") / "gas.json").read_text())
     gas = round_gas(measured, trainers, validators)
@@ -380,7 +380,7 @@ def _chain_lines(chain: dict[str, Any]) -> list[str]:
 
 
 def _published() -> Answer:
-    from earnest.client.published import ASSUMED, checks
+    from earnest.training.published import ASSUMED, checks
 
     found = checks()
     tested = [check for check in found if check.tested]

@@ -17,8 +17,8 @@ from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, progress, table
 
 if TYPE_CHECKING:
-    from earnest.client.tasks.check import CheckReport, Subject
     from earnest.protocol.recipe import Recipe
+    from earnest.training.tasks.check import CheckReport, Subject
 
 app = make_group("task")
 PLAIN = Flags()
@@ -39,7 +39,7 @@ def check(
 
     Two fresh processes build, draw, measure and train; what comes out must be the same to the last bit.
 
-    Example: earnest task check earnest.client.tasks.shakespeare:Shakespeare --option layers=1
+    Example: earnest task check earnest.training.tasks.shakespeare:Shakespeare --option layers=1
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def check(
     threads
         CPU threads.
     """
-    from earnest.client.tasks.check import check_task
+    from earnest.training.tasks.check import check_task
 
     chosen = _subject(subject, option)
     with progress(flags.world.stderr, f"checking {chosen.task}"):
@@ -79,7 +79,7 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     from safetensors.torch import save_file
 
     from earnest.base.errors import StorageError
-    from earnest.client.diloco.state import (
+    from earnest.training.diloco.state import (
         Spec,
         StateError,
         from_bytes,
@@ -87,7 +87,7 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
         state_bytes,
         state_root,
     )
-    from earnest.client.tasks.task import load_task
+    from earnest.training.tasks.task import load_task
 
     if folder.exists():
         raise UsageError(f"{folder} is already there", "name a new folder")
@@ -120,7 +120,7 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
 
 
 def _subject(named: str, option: tuple[str, ...]) -> Subject:
-    from earnest.client.tasks.check import Subject
+    from earnest.training.tasks.check import Subject
 
     path = Path(named)
     if path.is_file():

@@ -15,7 +15,13 @@ from eth_utils.address import to_checksum_address
 from earnest.attestation.policy_file import PolicyFile, PolicyFileError
 from earnest.base.errors import EarnestError
 from earnest.base.strict_json import check_depth
-from earnest.client.diloco.state import (
+from earnest.client.storage.fetch import fetch
+from earnest.client.storage.objects import ObjectStore
+from earnest.protocol.merkle import admission_root
+from earnest.protocol.recipe import Recipe, RecipeError
+from earnest.protocol.run import RunParams
+from earnest.protocol.verdicts import Role
+from earnest.training.diloco.state import (
     Spec,
     State,
     StateError,
@@ -24,13 +30,7 @@ from earnest.client.diloco.state import (
     state_bytes,
     to_bytes,
 )
-from earnest.client.storage.fetch import fetch
-from earnest.client.storage.objects import ObjectStore
-from earnest.client.tasks.task import Task, load_task
-from earnest.protocol.merkle import admission_root
-from earnest.protocol.recipe import Recipe, RecipeError
-from earnest.protocol.run import RunParams
-from earnest.protocol.verdicts import Role
+from earnest.training.tasks.task import Task, load_task
 
 MAX_BUNDLE_BYTES = 1 << 20
 

@@ -18,10 +18,6 @@ from earnest.attestation.policy_file import PolicyFile
 from earnest.base.errors import ReorgDetected, StorageError, Unavailable, WrongContent
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.scanner import Scanner
-from earnest.client.diloco.codecs import Codec, Update
-from earnest.client.diloco.outer import aggregate, outer_step
-from earnest.client.diloco.state import State, StateError, from_bytes, state_bytes, state_root, to_bytes
-from earnest.client.diloco.tensorfile import PayloadError
 from earnest.client.record import RunRecord
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.journal import Journal
@@ -33,6 +29,10 @@ from earnest.protocol.schedule import Schedule
 from earnest.protocol.seed import fallback_seed
 from earnest.protocol.step import clip_norm, shares
 from earnest.protocol.verdicts import Role
+from earnest.training.codecs import Codec, Update
+from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.state import State, StateError, from_bytes, state_bytes, state_root, to_bytes
+from earnest.training.diloco.tensorfile import PayloadError
 
 log = structlog.get_logger()
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import structlog
 
 from earnest.base.errors import StorageError
-from earnest.client.diloco.codecs import uncounted
-from earnest.client.diloco.engine import TrainerMemory
-from earnest.client.diloco.tensorfile import PayloadError
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
+from earnest.training.codecs import uncounted
+from earnest.training.diloco.engine import TrainerMemory
+from earnest.training.diloco.tensorfile import PayloadError
 
 log = structlog.get_logger()
 

@@ -107,10 +107,10 @@ class Party:
     def follow(self, run: int, salt: Callable[[], bytes]) -> tuple[NodeParts, RunFiles]:
         """What a node of this account needs for `run`. Raises BundleError if the run's files are not the run's."""
         from earnest.client.bundle import load
-        from earnest.client.diloco.codecs import make_codec
-        from earnest.client.diloco.state import spec
         from earnest.client.follower import Follower
         from earnest.client.node import NodeParts
+        from earnest.training.codecs import make_codec
+        from earnest.training.diloco.state import spec
 
         scanner = self.deployment.scanner()
         record = RunRecord(run)

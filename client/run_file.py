@@ -158,9 +158,9 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         `pool_size` and `max_payload_bytes` come from task and codec unless given. Raises RunFileError, or TaskError
         for a task that is not to be had here.
         """
-        from earnest.client.diloco.codecs import make_codec
-        from earnest.client.diloco.state import Spec, read_parameters
-        from earnest.client.tasks.task import load_task
+        from earnest.training.codecs import make_codec
+        from earnest.training.diloco.state import Spec, read_parameters
+        from earnest.training.tasks.task import load_task
 
         task = load_task(str(self.recipe.get("task", "")), self.recipe.get("task_options", {}))
         try:

@@ -20,9 +20,18 @@ import structlog
 from earnest.base.errors import EarnestError, Reverted, StorageError
 from earnest.client.attestation.attesting import Attesting
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.diloco.checkpoint import Checkpoints
-from earnest.client.diloco.codecs import Update, inner_steps
-from earnest.client.diloco.engine import (
+from earnest.client.memories import Memories
+from earnest.client.node import Node, NodeParts
+from earnest.client.outcome import outcome, reason
+from earnest.client.storage.journal import SavedCommitment
+from earnest.client.timesheet import TRAINING, Timesheet
+from earnest.protocol.manifest import Manifest, commitment
+from earnest.protocol.merkle import samples_root
+from earnest.protocol.run import Level
+from earnest.protocol.verdicts import Role, Verdict
+from earnest.training.codecs import Update, inner_steps
+from earnest.training.diloco.checkpoint import Checkpoints
+from earnest.training.diloco.engine import (
     CPU,
     LocalTrainer,
     Machine,
@@ -31,21 +40,12 @@ from earnest.client.diloco.engine import (
     TrainingDiverged,
     TrainingStopped,
 )
-from earnest.client.diloco.overlap import local_start
-from earnest.client.diloco.precision import Precision, choose_device
-from earnest.client.diloco.state import State
-from earnest.client.diloco.tensorfile import PayloadError
-from earnest.client.memories import Memories
-from earnest.client.node import Node, NodeParts
-from earnest.client.outcome import outcome, reason
-from earnest.client.privacy import Finish, finish_with, noise_secret
-from earnest.client.storage.journal import SavedCommitment
-from earnest.client.tasks.task import PrivateData, Task
-from earnest.client.timesheet import TRAINING, Timesheet
-from earnest.protocol.manifest import Manifest, commitment
-from earnest.protocol.merkle import samples_root
-from earnest.protocol.run import Level
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.training.diloco.overlap import local_start
+from earnest.training.diloco.precision import Precision, choose_device
+from earnest.training.diloco.state import State
+from earnest.training.diloco.tensorfile import PayloadError
+from earnest.training.privacy import Finish, finish_with, noise_secret
+from earnest.training.tasks.task import PrivateData, Task
 
 log = structlog.get_logger()
 

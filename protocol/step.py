@@ -1,6 +1,6 @@
 """Scalars of the next state: who counts how much, and where updates are clipped. Protocol section 10.
 
-All float64 on the host, rounded once where they meet float32 tensors (`earnest.client.diloco.outer`).
+All float64 on the host, rounded once where they meet float32 tensors (`earnest.training.diloco.outer`).
 """
 
 from collections.abc import Sequence

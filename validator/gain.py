@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from earnest.client.tasks.task import Batch, Task
+from earnest.training.tasks.task import Batch, Task
 
 EVALUATION_BATCH = 32
 """Sequences in one forward pass: 16 to 64 run 1.5 times as fast as 256 on a CPU (measured)."""

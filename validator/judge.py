@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from earnest.client.diloco.codecs import make_codec
-from earnest.client.diloco.state import spec
 from earnest.protocol.evidence import threshold
 from earnest.protocol.report import ABSENT, SeatVote
 from earnest.protocol.seed import shuffled
 from earnest.protocol.step import clip_factor
 from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score, seat_weights
+from earnest.training.codecs import make_codec
+from earnest.training.diloco.state import spec
 from earnest.validator.evidence import HarmBook, HarmFinding
 from earnest.validator.gain import Losses, Meter, applied, mean_update
 from earnest.validator.payload import Refusal, check_payload

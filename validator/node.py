@@ -12,15 +12,15 @@ import structlog
 
 from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.diloco.codecs import Update
 from earnest.client.follower import Standing
 from earnest.client.node import Node, NodeParts
 from earnest.client.settler import TURN_S
-from earnest.client.tasks.task import Task
 from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.verdicts import Role, Verdict
+from earnest.training.codecs import Update
+from earnest.training.tasks.task import Task
 from earnest.validator.enclaves import Enclaves
 from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.payload import Refusal, check_payload

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from earnest.client.diloco.codecs import Codec, PayloadError, Update
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root
 from earnest.protocol.verdicts import Verdict
+from earnest.training.codecs import Codec, PayloadError, Update
 
 
 @dataclass(frozen=True)

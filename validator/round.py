@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from earnest.client.diloco.state import State
-from earnest.client.tasks.task import Task
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.report import SeatVote
 from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score
+from earnest.training.diloco.state import State
+from earnest.training.tasks.task import Task
 from earnest.validator.evidence import HarmBook, HarmFinding
 from earnest.validator.gain import Losses, summarise
 from earnest.validator.margin import margin

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from earnest.client.diloco.codecs import Update
 from earnest.protocol.recipe import Scoring
+from earnest.training.codecs import Update
 
 MEMORY_ROUNDS = 8
 """Rounds for which an update stays comparable."""

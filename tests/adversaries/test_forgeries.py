@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from earnest.client.diloco.codecs import Codec, PayloadError, make_codec
-from earnest.client.diloco.state import Spec
 from earnest.protocol.recipe import CodecChoice
+from earnest.training.codecs import Codec, PayloadError, make_codec
+from earnest.training.diloco.state import Spec
 from tests.adversaries import ATTACKS, Forgery
 
 SPEC = Spec((("bias", (64,)), ("weight", (64, 128))))

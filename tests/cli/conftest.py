@@ -50,7 +50,7 @@ exit_delay_s = 172800
 open_trainers = true
 validators = ["{validator}"]
 [recipe]
-task = "earnest.client.tasks.shakespeare:Shakespeare"
+task = "earnest.training.tasks.shakespeare:Shakespeare"
 [recipe.task_options]
 layers = 1
 width = 8

@@ -14,8 +14,8 @@ from rich.console import Console
 from earnest.attestation.roots import SIMULATED_ROOT_ID, SIMULATED_WARNING
 from earnest.cli import demo
 from earnest.cli.demo_view import keys_table, last_line, round_table, summary_table
-from earnest.client.tasks.shakespeare import demo_recipe
 from earnest.protocol.recipe import Recipe
+from earnest.training.tasks.shakespeare import demo_recipe
 from tests.cli.conftest import Result
 
 Cli = Callable[..., Result]

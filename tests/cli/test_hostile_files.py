@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from earnest.client.diloco.state import to_bytes
-from earnest.client.privacy import PrivacyError, noise_for
-from earnest.client.tasks import check as check_module
-from earnest.client.tasks.check import Subject, check_task
+from earnest.training.diloco.state import to_bytes
+from earnest.training.privacy import PrivacyError, noise_for
+from earnest.training.tasks import check as check_module
+from earnest.training.tasks.check import Subject, check_task
 from tests.cli.conftest import Result
 from tests.cli.test_task import shakespeare
 

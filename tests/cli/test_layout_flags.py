@@ -11,12 +11,12 @@ import pytest
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import LayoutFlags
 from earnest.cli.nodes import _several
-from earnest.client.diloco.engine import CPU
-from earnest.client.parallel import Hosts, Layout, LayoutError, ParallelTrainer
 from earnest.protocol.recipe import Recipe
+from earnest.training.diloco.engine import CPU
+from earnest.training.parallel import Hosts, Layout, LayoutError, ParallelTrainer
 from tests.cli.conftest import Result
 
-RECIPE = Recipe("earnest.client.tasks.shakespeare:Shakespeare", 4_000)
+RECIPE = Recipe("earnest.training.tasks.shakespeare:Shakespeare", 4_000)
 
 
 def described(**flags: Any) -> ParallelTrainer:

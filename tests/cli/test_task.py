@@ -12,19 +12,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from earnest.client.adapters.memmap import TokenFile
 from earnest.client.bundle import Bundle
-from earnest.client.diloco.initial import initial_state
-from earnest.client.diloco.state import State, state_root, to_bytes
-from earnest.client.tasks import check as check_module
-from earnest.client.tasks.check import CheckReport, Finding, Subject
-from earnest.client.tasks.own import recipe_for
-from earnest.client.tasks.task import load_task
 from earnest.protocol.recipe import Inner, Recipe, Scoring
+from earnest.training.adapters.memmap import TokenFile
+from earnest.training.diloco.initial import initial_state
+from earnest.training.diloco.state import State, state_root, to_bytes
+from earnest.training.tasks import check as check_module
+from earnest.training.tasks.check import CheckReport, Finding, Subject
+from earnest.training.tasks.own import recipe_for
+from earnest.training.tasks.task import load_task
 from tests.cli.conftest import RUN_FILE, Result
 
 Cli = Callable[..., Result]
-SHAKESPEARE = "earnest.client.tasks.shakespeare:Shakespeare"
+SHAKESPEARE = "earnest.training.tasks.shakespeare:Shakespeare"
 SMALL: dict[str, Any] = {"layers": 1, "width": 8, "heads": 2, "context": 8}
 
 
@@ -132,7 +132,7 @@ def test_a_hugging_face_task_becomes_its_folder(tmp_path: Path, cli: Cli) -> Non
     (tmp_path / "tokens.bin").write_bytes((np.arange(2000) % 31).astype("<u2").tobytes())
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     config = {"model_type": "llama", "vocab_size": 32, "max_position_embeddings": 16, **sizes}
-    name = "earnest.client.adapters.huggingface:CausalLm"
+    name = "earnest.training.adapters.huggingface:CausalLm"
     options = {"config": json.dumps(config), "tokens": "tokens.bin", "context": 16}
     options["root"] = TokenFile("tokens.bin", "uint16", 32).root()
     task = load_task(name, options)

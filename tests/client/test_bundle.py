@@ -21,17 +21,17 @@ from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import BadAnswer, StorageError
 from earnest.base.strict_json import MAX_DEPTH, check_depth
-from earnest.client import bundle
 from earnest.client.bundle import Bundle, BundleError, load, load_bundle
 from earnest.client.chain.endpoints import Chain
-from earnest.client.diloco.initial import initial_state
-from earnest.client.diloco.state import state_root
 from earnest.client.storage.objects import ObjectStore
-from earnest.client.tasks.task import load_task
 from earnest.protocol.merkle import admission_root, content_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level, RunParams
 from earnest.protocol.verdicts import Role
+from earnest.client import bundle
+from earnest.training.diloco.initial import initial_state
+from earnest.training.diloco.state import state_root
+from earnest.training.tasks.task import load_task
 from tests.client.world import tiny_recipe
 
 TRAINER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
@@ -196,7 +196,7 @@ from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.client.bundle import Bundle, BundleError
 from earnest.client.chain.bounded import BoundedProvider
-from earnest.client.diloco.tensorfile import PayloadError, entries_of
+from earnest.training.diloco.tensorfile import PayloadError, entries_of
 deep = b"[" * 900_000
 for call, error in (
     (lambda: Bundle.from_bytes(deep), BundleError),

@@ -9,14 +9,14 @@ import pytest
 
 from earnest.base.errors import Unavailable
 from earnest.client.bundle import RunFiles
-from earnest.client.diloco.codecs import make_codec
-from earnest.client.diloco.state import from_bytes, spec, state_bytes, state_root
 from earnest.client.follower import Follower
 from earnest.client.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.seed import fallback_seed
 from earnest.protocol.verdicts import Role
+from earnest.training.codecs import make_codec
+from earnest.training.diloco.state import from_bytes, spec, state_bytes, state_root
 from earnest.validator.node import ValidatorNode
 from tests.client.world import OVERLAP, World, make_world
 

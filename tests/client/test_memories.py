@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from earnest.client.diloco.engine import TrainerMemory
 from earnest.client.memories import MEMORY_ROUNDS, Memories
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
+from earnest.training.diloco.engine import TrainerMemory
 
 FEEDBACK = 0.5
 

@@ -21,15 +21,15 @@ from earnest.base.errors import (
     StorageError,
     WrongChain,
 )
-from earnest.client.diloco.codecs import inner_steps
-from earnest.client.diloco.engine import LocalRound, SingleProcess, TrainerMemory, TrainingDiverged
-from earnest.client.diloco.state import State
 from earnest.client.node import Node, run_forever
 from earnest.client.participation import operator_steps
 from earnest.client.trainer import TrainerNode
 from earnest.protocol.merkle import samples_root
 from earnest.protocol.recipe import CodecChoice, Inner
 from earnest.protocol.verdicts import Role, Verdict
+from earnest.training.codecs import inner_steps
+from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerMemory, TrainingDiverged
+from earnest.training.diloco.state import State
 from tests.client.world import TRAINER_BOND, World, make_world, tiny_recipe
 
 T0, T1, T9, V0 = "trainer-0", "trainer-1", "trainer-9", "validator-0"

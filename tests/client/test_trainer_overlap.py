@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from earnest.client.diloco.engine import TrainerMemory, train_round
-from earnest.client.diloco.overlap import local_start
-from earnest.client.tasks.shakespeare import Shakespeare
-from earnest.client.tasks.task import Batch
 from earnest.client.timesheet import TRAINING
 from earnest.client.trainer import TrainerNode
 from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.recipe import CodecChoice, Outer
 from earnest.protocol.verdicts import Role
+from earnest.training.diloco.engine import TrainerMemory, train_round
+from earnest.training.diloco.overlap import local_start
+from earnest.training.tasks.shakespeare import Shakespeare
+from earnest.training.tasks.task import Batch
 from tests.client.world import OPTIONS, OVERLAP, World, make_world, tiny_recipe
 
 T0, T1, V0 = "trainer-0", "trainer-1", "validator-0"

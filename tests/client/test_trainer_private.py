@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from earnest.base.errors import EarnestError
-from earnest.client.tasks.shakespeare import Shakespeare
-from earnest.client.tasks.task import Batch
 from earnest.client.trainer import PrivateDataMissing, TrainerNode
 from earnest.protocol.recipe import Privacy
 from earnest.protocol.verdicts import Verdict
+from earnest.training.tasks.shakespeare import Shakespeare
+from earnest.training.tasks.task import Batch
 from tests.client.world import OPTIONS, make_world, tiny_recipe
 
 T0, V0 = "trainer-0", "validator-0"

@@ -15,14 +15,14 @@ import pytest
 
 from earnest.base import durable
 from earnest.base.errors import ChainError, StorageError
-from earnest.client import trainer as trainer_module
-from earnest.client.diloco.engine import LocalRound, SingleProcess, TrainerMemory
-from earnest.client.diloco.state import State
 from earnest.client.storage import objects
 from earnest.client.storage.database import Database
 from earnest.client.trainer import TrainerNode
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.recipe import CodecChoice, Inner
+from earnest.client import trainer as trainer_module
+from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerMemory
+from earnest.training.diloco.state import State
 from tests.client.test_attesting import at_work, attested_world, keeper, machine
 from tests.client.test_trainer_overlap import gated
 from tests.client.world import OVERLAP, TRAINER_BOND, World, make_world, tiny_recipe

@@ -24,14 +24,9 @@ from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer, import_key
-from earnest.client.diloco.codecs import make_codec
-from earnest.client.diloco.initial import initial_state
-from earnest.client.diloco.state import Spec, read_parameters, state_root
 from earnest.client.node import Node
 from earnest.client.participation import fund_steps, join_steps
 from earnest.client.party import Deployment, Party
-from earnest.client.tasks.shakespeare import Shakespeare
-from earnest.client.tasks.task import load_task
 from earnest.client.trainer import TrainerNode
 from earnest.deploy.devnet import Devnet, account
 from earnest.deploy.plan import make_plan
@@ -40,6 +35,11 @@ from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import CodecChoice, Inner, Recipe, Scoring
 from earnest.protocol.run import Level, RunParams
 from earnest.protocol.verdicts import Role
+from earnest.training.codecs import make_codec
+from earnest.training.diloco.initial import initial_state
+from earnest.training.diloco.state import Spec, read_parameters, state_root
+from earnest.training.tasks.shakespeare import Shakespeare
+from earnest.training.tasks.task import load_task
 from earnest.validator.node import ValidatorNode
 
 SEED = b"tests of the nodes"
@@ -58,7 +58,7 @@ def tiny_recipe(**changes: Any) -> Recipe:
     layout = Spec.of(read_parameters(task.build_model(0)))
     codec = CodecChoice("dense-bf16")
     recipe = Recipe(
-        task="earnest.client.tasks.shakespeare:Shakespeare",
+        task="earnest.training.tasks.shakespeare:Shakespeare",
         task_options=dict(OPTIONS),
         pool_size=4_000,
         inner=Inner(steps=2, batch=4),

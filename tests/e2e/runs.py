@@ -33,7 +33,7 @@ exit_delay_s = 90000
 open_trainers = true
 validators = [{validators}]
 [recipe]
-task = "earnest.client.tasks.shakespeare:Shakespeare"
+task = "earnest.training.tasks.shakespeare:Shakespeare"
 pool_size = 1200
 [recipe.task_options]
 layers = 1

@@ -10,7 +10,7 @@ from earnest.protocol.evidence import EvidenceTerms
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Privacy, Recipe, RecipeError, Scoring
 
 RECIPE = Recipe(
-    task="earnest.client.tasks.shakespeare:Shakespeare",
+    task="earnest.training.tasks.shakespeare:Shakespeare",
     pool_size=75_000,
     task_options={"layers": 2, "dropout": 0.5, "tied": True, "corpus": "plays"},
     codec=CodecChoice("topk-2bit", k=64, error_feedback=0.5),

@@ -11,17 +11,17 @@ from dataclasses import replace
 import numpy as np
 
 from earnest.cli.adversaries import ATTACKS, Forgery
-from earnest.client.diloco.codecs import make_codec
-from earnest.client.diloco.engine import TrainerMemory, train_round
-from earnest.client.diloco.initial import initial_state
-from earnest.client.diloco.outer import aggregate, outer_step
-from earnest.client.diloco.state import spec, state_root
-from earnest.client.tasks.task import Task
 from earnest.protocol import step
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.seed import fallback_seed, round_seed
+from earnest.training.codecs import make_codec
+from earnest.training.diloco.engine import TrainerMemory, train_round
+from earnest.training.diloco.initial import initial_state
+from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.state import spec, state_root
+from earnest.training.tasks.task import Task
 from earnest.validator.judge import Judgement, Memory, RoundInputs, Submission, judge_round
 from earnest.validator.similarity import Position
 

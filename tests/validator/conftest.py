@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
+from earnest.training.tasks.shakespeare import Shakespeare
 from tests.validator.arena import Arena
 
 OPTIONS = {"layers": 1, "width": 32, "heads": 2, "context": 32}
@@ -26,7 +26,7 @@ def task() -> Shakespeare:
 @pytest.fixture(scope="session")
 def recipe(task: Shakespeare) -> Recipe:
     return Recipe(
-        task="earnest.client.tasks.shakespeare:Shakespeare",
+        task="earnest.training.tasks.shakespeare:Shakespeare",
         task_options=dict(OPTIONS),
         pool_size=task.pool_size,
         seed=7,

@@ -12,18 +12,18 @@ from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_document import PolicyDocument
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.simulated import SimulatedAttester
-from earnest.client.diloco.codecs import make_codec
-from earnest.client.diloco.initial import initial_state
-from earnest.client.diloco.state import spec
 from earnest.client.follower import Follower
 from earnest.client.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
-from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.attestation import key_entry
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
+from earnest.training.codecs import make_codec
+from earnest.training.diloco.initial import initial_state
+from earnest.training.diloco.state import spec
+from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.validator.enclaves import Enclaves
 from earnest.validator.judge import Missing, judge_round
 from earnest.validator.payload import Refusal
@@ -80,7 +80,7 @@ def spoil(town: Town, round: int) -> str | None:
 def enclaves(town: Town, folder: Path, files: dict[bytes, bytes] | None = None) -> Enclaves:
     """A validator's view, with these evidence files (default: all) in its store and nobody to ask for others."""
     task = Shakespeare(layers=1, width=8, heads=1, context=8)
-    recipe = Recipe(task="earnest.client.tasks.shakespeare:Shakespeare", pool_size=4_000)
+    recipe = Recipe(task="earnest.training.tasks.shakespeare:Shakespeare", pool_size=4_000)
     initial, store = initial_state(task, recipe), ObjectStore(folder / "public")
     for content in (town.evidence if files is None else files).values():
         store.put(content)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from earnest.client.tasks.shakespeare import Shakespeare
+from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.validator.gain import WORST_LOSS, Meter, applied, mean_update, summarise
 from tests.validator.arena import Arena
 

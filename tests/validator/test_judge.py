@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from earnest.client.tasks.shakespeare import Shakespeare
 from earnest.protocol.consensus import Ballot, settle
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict
+from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.validator.gain import Meter
 from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.round import Measurements

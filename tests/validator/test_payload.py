@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from earnest.client.diloco.codecs import Codec, Update, make_codec
-from earnest.client.diloco.state import Spec
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root
 from earnest.protocol.recipe import CodecChoice
 from earnest.protocol.verdicts import Verdict
+from earnest.training.codecs import Codec, Update, make_codec
+from earnest.training.diloco.state import Spec
 from earnest.validator.payload import Refusal, check_payload
 
 SPEC = Spec((("bias", (8,)), ("weight", (4, 8))))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from earnest.client.tasks.task import Task
 from earnest.protocol.recipe import CodecChoice, Inner, Recipe
 from earnest.protocol.verdicts import Verdict
+from earnest.training.tasks.task import Task
 from earnest.validator.judge import RoundInputs, judge_round
 from tests.adversaries import ATTACKS
 from tests.validator.arena import Arena

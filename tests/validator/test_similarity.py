@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from earnest.client.diloco.codecs import Update, make_codec
-from earnest.client.diloco.state import Spec
 from earnest.protocol.recipe import CodecChoice, Scoring
+from earnest.training.codecs import Update, make_codec
+from earnest.training.diloco.state import Spec
 from earnest.validator.similarity import (
     Position,
     Published,

@@ -18,7 +18,7 @@ READERS = {
     "policy": "from earnest.protocol.attestation import Policy; read = Policy.from_json",
     "policy document": "from earnest.attestation.policy_document import PolicyDocument as P; read = P.from_json",
     "update": (
-        "from earnest.client.diloco.tensorfile import entries_of\n"
+        "from earnest.training.diloco.tensorfile import entries_of\n"
         "read = lambda text: entries_of(len(text).to_bytes(8, 'little') + text)"
     ),
     "kept collateral": (

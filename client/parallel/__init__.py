@@ -1,6 +1,0 @@
-"""A trainer of several processes or hosts under torchrun: pipeline stages, replicas, shards (docs/parallel.md)."""
-
-from earnest.client.parallel.launcher import Hosts, ParallelTrainer, Processes, WorkersFailed
-from earnest.client.parallel.layout import Layout, LayoutError
-
-__all__ = ["Hosts", "Layout", "LayoutError", "ParallelTrainer", "Processes", "WorkersFailed"]

@@ -1,0 +1,108 @@
+"""Error feedback: what wasn't sent is sent later, once, and only if the round counted."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from earnest.protocol.recipe import CodecChoice
+from earnest.training.codecs import Codec, CodecMemory, make_codec, uncounted
+from earnest.training.diloco.state import Spec
+from tests.training.codecs.updates import random_update
+
+SPEC = Spec((("a", (12, 14)), ("b", (20,))))
+SHARE = 0.5
+CHOICES = [
+    CodecChoice("dense-bf16", error_feedback=SHARE),
+    CodecChoice("int8", chunk=64, error_feedback=SHARE),
+    CodecChoice("topk-2bit", k=4, chunk=64, error_feedback=SHARE),
+    CodecChoice("topk-2bit", k=8, k_min=2, chunk=64, energy=0.5, error_feedback=SHARE),
+    CodecChoice("lowrank-int4", rank=2, error_feedback=SHARE),
+    CodecChoice("lowrank-int4", rank=3, rank_min=1, energy=0.5, error_feedback=SHARE),
+]
+ALL = pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.name + ("-adaptive" if c.adaptive else ""))
+
+
+def flat(memory: CodecMemory) -> Tensor:
+    return SPEC.join({name: memory[f"residual/{name}"] for name, _ in SPEC.shapes})
+
+
+@ALL
+def test_a_residual_is_what_was_owed_less_what_was_sent(choice: CodecChoice) -> None:
+    codec, update = make_codec(choice, SPEC), random_update(SPEC, 3)
+    first = codec.encode(update)
+    assert torch.equal(flat(first.memory), SPEC.join(update) - first.update.flat())
+    second = codec.encode(update, first.memory)
+    owed = flat(first.memory) * SHARE + SPEC.join(update)
+    assert torch.equal(flat(second.memory), owed - second.update.flat())
+
+
+@ALL
+def test_encoding_changes_neither_update_nor_memory(choice: CodecChoice) -> None:
+    codec, update = make_codec(choice, SPEC), random_update(SPEC, 3)
+    memory = codec.encode(random_update(SPEC, 4)).memory
+    before = {name: value.clone() for name, value in (update | memory).items()}
+    codec.encode(update, memory)
+    assert all(torch.equal(before[name], value) for name, value in (update | memory).items())
+
+
+@pytest.mark.parametrize("name", ["dense-bf16", "int8", "topk-2bit", "lowrank-int4"])
+def test_without_error_feedback_nothing_is_owed(name: str) -> None:
+    codec = make_codec(CodecChoice(name, rank=2), SPEC)
+    stale = {f"residual/{name}": value for name, value in random_update(SPEC, 4).items()}
+    encoded = codec.encode(random_update(SPEC, 3), stale)
+    assert not any(name.startswith("residual/") for name in encoded.memory)
+    assert encoded.payload == codec.encode(random_update(SPEC, 3)).payload
+
+
+@pytest.mark.parametrize("name", ["topk-2bit", "lowrank-int4"])
+def test_with_a_full_share_everything_arrives_in_the_end(name: str) -> None:
+    """The sum of what was sent is the sum of the updates but for one residual, which stays bounded."""
+    codec = make_codec(CodecChoice(name, k=8, chunk=64, rank=2, error_feedback=1.0), SPEC)
+    update, memory, sent = random_update(SPEC, 1), CodecMemory(), torch.zeros(SPEC.size)
+    lost = []
+    for round in range(1, 61):
+        encoded = codec.encode(update, memory)
+        memory, sent = encoded.memory, sent + encoded.update.flat()
+        lost.append(float((SPEC.join(update) - sent / round).norm() / SPEC.join(update).norm()))
+    assert lost[-1] < 0.2 * lost[0]
+
+
+def history(codec: Codec, seeds: list[int]) -> list[CodecMemory]:
+    """Memories before the first and after each round."""
+    memories = [CodecMemory()]
+    for seed in seeds:
+        memories.append(codec.encode(random_update(SPEC, seed), memories[-1]).memory)
+    return memories
+
+
+@ALL
+def test_a_round_that_did_not_count_leaves_nothing_behind(choice: CodecChoice) -> None:
+    """The state never moved: the next round trains it all again, and its leftovers would be sent twice."""
+    codec = make_codec(choice, SPEC)
+    start, kept, void = history(codec, [1, 2])
+    memory = uncounted(void, kept, void, SHARE)
+    assert torch.equal(flat(memory), flat(kept))
+    assert not torch.equal(flat(memory), flat(void))
+    steering = [name for name in void if not name.startswith("residual/")]
+    assert all(memory[name] is void[name] for name in steering)
+    first = uncounted(kept, start, kept, SHARE)
+    assert not any(name.startswith("residual/") for name in first)
+
+
+@ALL
+@pytest.mark.parametrize("since", [1, 2])
+def test_a_round_found_not_to_count_later_is_taken_out_of_what_followed(
+    choice: CodecChoice, since: int
+) -> None:
+    """With overlap a verdict comes after the next encoding. What was sent stays sent; what is owed is righted."""
+    codec = make_codec(choice, SPEC)
+    memories = history(codec, [1, 2, 3, 4])
+    before, after, now = memories[1], memories[2], memories[2 + since]
+    righted = flat(uncounted(now, before, after, SHARE, since))
+    owed = flat(before)
+    for round in range(since):
+        gradient = SPEC.join(random_update(SPEC, 3 + round))
+        sent = SHARE * flat(memories[2 + round]) + gradient - flat(memories[3 + round])
+        owed = SHARE * owed + gradient - sent
+    assert torch.allclose(righted, owed, atol=1e-5)
+    assert not torch.allclose(righted, flat(now), atol=1e-3)

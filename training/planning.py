@@ -1,0 +1,240 @@
+"""What a run will cost in bytes, seconds, gas and bond, before anybody opens it.
+
+The model is deliberately small: links have a rate up and a rate down and nothing else, a step takes the same time
+on every device, and whoever waits, waits for the slowest part. `training/published.py` holds it against what others
+measured.
+
+    sent by a trainer    U = payload * copies                              copies: 1 with a bucket or mirror
+    fetched by it        D = payload * (trainers - 1)
+    on the wire          w = 8 U / up + 8 D / down
+    a round, no overlap  H * step + w + windows                            windows: judging and settling on chain
+    a round, overlap     max(H * step, w + windows)
+    utilisation          H * step / round
+    AllReduce, a step    step + max(0, ring / rate - 2/3 step)             hidden behind the backward pass
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from earnest.protocol.recipe import CodecChoice
+from earnest.training.codecs import make_codec
+from earnest.training.diloco.state import Spec
+
+BACKWARD = 2 / 3
+"""Share of a step that is its backward pass, behind which a reduction of gradients can hide."""
+
+SAMPLED = 1 << 22
+"""Parameters on which a codec that works chunk by chunk is measured; larger models cost the same bits each."""
+
+GAS_SEATS, GAS_VALIDATORS = 256, 16
+"""The round that contracts/gas.json was measured on."""
+
+Overlap = Literal["none", "delayed", "eager"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A trainer's connection, bits per second each way."""
+
+    up: float
+    down: float
+
+    def __post_init__(self) -> None:
+        if not (self.up > 0 and self.down > 0):
+            raise ValueError("a link carries more than nothing each way")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run as planned: sizes, rates, and how often it talks."""
+
+    parameters: int
+    trainers: int
+    inner_steps: int
+    """H: steps between two exchanges."""
+
+    step_s: float
+    """Seconds of one inner step on a trainer's device, all else aside."""
+
+    step_tokens: int
+    """Tokens in one step of one trainer."""
+
+    link: Link
+    bits: float
+    """Bits per parameter of an update on the wire: `bits_per_parameter` of a codec."""
+
+    copies: int = 1
+    """Times that a trainer uploads its payload: 1 to a bucket; trainers - 1 + validators where it serves all itself."""
+
+    windows_s: float = 0.0
+    """Reveal, score-commit and score-reveal windows: what the chain and the validators take of a round."""
+
+    overlap: Overlap = "none"
+
+    def __post_init__(self) -> None:
+        whole = (self.parameters, self.trainers, self.inner_steps, self.step_tokens, self.copies)
+        if min(whole) < 1 or self.step_s <= 0 or self.bits <= 0 or self.windows_s < 0:
+            raise ValueError("sizes, steps and rates are positive, windows not negative")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a planned run, for one trainer."""
+
+    payload_bytes: float
+    sent_bytes: float
+    fetched_bytes: float
+    compute_s: float
+    wire_s: float
+    round_s: float
+    idle_s: float
+    utilisation: float
+    """Share of the round in which the device trains."""
+
+    tokens_per_s: float
+    """Of all trainers together."""
+
+
+def plan_round(training: Training) -> Round:
+    """Bytes and seconds of one round."""
+    t = training
+    payload = t.parameters * t.bits / 8
+    sent, fetched = payload * t.copies, payload * (t.trainers - 1)
+    wire = 8 * sent / t.link.up + 8 * fetched / t.link.down
+    compute = t.inner_steps * t.step_s
+    apart = wire + t.windows_s
+    length = compute + apart if t.overlap == "none" else max(compute, apart)
+    tokens = t.trainers * t.inner_steps * t.step_tokens / length
+    return Round(
+        payload, sent, fetched, compute, wire, length, max(0.0, length - compute), compute / length, tokens
+    )
+
+
+def ring_bits(parameters: int, workers: int, bits: float) -> float:
+    """Bits that each worker sends, and receives, in one ring AllReduce of all parameters."""
+    return 2 * (workers - 1) / workers * parameters * bits
+
+
+def allreduce_step_s(training: Training, bits: float = 32) -> float:
+    """Seconds of one step of plain data parallel training over the same links: a ring, hidden behind the backward pass.
+
+    That is the baseline's best case: perfect overlap, no latency, the slower direction of the link fully used. `bits`
+    is 32 for float32 gradients, 16 for bfloat16.
+    """
+    t = training
+    wire = ring_bits(t.parameters, t.trainers, bits) / min(t.link.up, t.link.down)
+    return t.step_s + max(0.0, wire - BACKWARD * t.step_s)
+
+
+def speedup(training: Training, bits: float = 32) -> float:
+    """Throughput of the planned run over that of AllReduce at every step, on the same links and devices."""
+    return allreduce_step_s(training, bits) * training.inner_steps / plan_round(training).round_s
+
+
+def fewer_bytes(training: Training, bits: float = 32) -> float:
+    """How many times fewer bytes a trainer sends than with AllReduce at every step."""
+    every_step = ring_bits(training.parameters, training.trainers, bits) / 8 * training.inner_steps
+    return every_step / plan_round(training).sent_bytes
+
+
+# Codecs
+
+
+def layout(parameters: int) -> Spec:
+    """A decoder with that many parameters exactly, as tensors: only shapes, nothing is allocated.
+
+    `layers` blocks of 12 width^2, width = 128 * layers (the usual aspect of models of 1 B and more), the rest an
+    embedding and, where something is left, a vector. Matters to codecs that treat matrices apart.
+    """
+    if parameters < 1:
+        raise ValueError("a model has at least one parameter")
+    layers = max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
+    width = max(1, math.isqrt(int(parameters * 0.9) // (12 * layers)))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(layers):
+        for name, shape in (("qkv", (3, 1)), ("out", (1, 1)), ("up", (4, 1)), ("down", (1, 4))):
+            shapes[f"blocks.{layer}.{name}"] = (shape[0] * width, shape[1] * width)
+    left = parameters - sum(math.prod(shape) for shape in shapes.values())
+    if left < 0:
+        return Spec((("weight", (parameters,)),))
+    rows, rest = divmod(left, width)
+    shapes |= ({"embedding": (rows, width)} if rows else {}) | ({"bias": (rest,)} if rest else {})
+    return Spec(tuple(sorted(shapes.items())))
+
+
+def bits_per_parameter(choice: CodecChoice, parameters: int) -> float:
+    """Bits per parameter that the codec's own size formula gives: at most, where the size follows the update.
+
+    Codecs by chunk are measured on SAMPLED parameters where the model is larger. Raises ValueError for an unknown one.
+    """
+    measured = parameters if choice.name == "lowrank-int4" else min(parameters, SAMPLED)
+    return 8 * make_codec(choice, layout(measured)).payload_bytes / measured
+
+
+# Published simulations overlap by steps, not by rounds: what they ask of a link.
+
+
+def needed_bandwidth(
+    parameters: int,
+    bits: float,
+    step_s: float,
+    *,
+    every: int,
+    fragments: int = 1,
+    hidden_steps: float = BACKWARD,
+    utilisation: float = 0.95,
+    workers: int = 2,
+) -> float:
+    """Bits per second at which devices compute for `utilisation` of the time.
+
+    The model is exchanged in `fragments`, each every `every` steps, each hidden behind `hidden_steps` steps of compute
+    (a data-parallel step: one fragment, every step, hidden behind its backward pass). Two limits: a fragment has its
+    hidden time and its share of the idle time; and no link carries more than its rate, always.
+    """
+    fragment = ring_bits(parameters, workers, bits) / fragments
+    interval = every / fragments * step_s
+    idle = interval * (1 / utilisation - 1)
+    return max(fragment / (hidden_steps * step_s + idle), fragment / (interval + idle))
+
+
+def stalled_training_s(
+    steps: int, step_s: float, wire_bits: float, rate: float, *, every: int, hidden_s: float
+) -> float:
+    """Seconds of `steps` steps with `wire_bits` to exchange every `every` steps, `hidden_s` of it behind compute."""
+    return steps * step_s + steps / every * max(0.0, wire_bits / rate - hidden_s)
+
+
+# The chain
+
+
+@dataclass(frozen=True)
+class RoundGas:
+    """Gas of one round. `trainer`: what a trainer's own two transactions use; `all`: everybody's, settling included."""
+
+    trainer: int
+    validator: int
+    all: int
+
+
+def round_gas(measured: Mapping[str, int], trainers: int, validators: int) -> RoundGas:
+    """Gas of a round by the golden numbers of contracts/gas.json, of a round with 256 trainers and 16 validators.
+
+    Exact for that size. For fewer it is too high, never too low: reports and settling are priced as in the large run.
+    """
+    m = measured
+    trainer = m["commit"] + m["reveal"]
+    validator = m["report_commit"] + m["report_reveal_256"]
+    fixed = m["seed"]
+    known = GAS_SEATS * (trainer + m["settle_seat_16"]) + GAS_VALIDATORS * validator + fixed
+    rest = max(0, m["trainer_round_256x16"] * GAS_SEATS - known)
+    seats = trainers * (trainer + m["settle_seat_16"]) + validators * validator
+    return RoundGas(trainer, validator, seats + fixed + math.ceil(rest * trainers / GAS_SEATS))
+
+
+def gas_cost(gas: int, gwei: float) -> float:
+    """Coins of the chain that the gas costs at a price in gwei."""
+    return gas * gwei * 1e-9
