@@ -18,7 +18,7 @@ from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, SimulatedVendor
 from earnest.attestation.verifier.registration import verify_quote
 from earnest.attestation.verifier.verification import Verification
-from earnest.client.attestation.registration import Place, Prepared, prepare
+from earnest.client.trainer.enclave_keys import Place, Prepared, prepare
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "attestation"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

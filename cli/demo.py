@@ -27,16 +27,16 @@ from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.base.errors import StorageError
 from earnest.cli.adversaries import ATTACKS, Forgery
 from earnest.cli.enclaves import CHEATS, Cheat, demo_policy, enclave
-from earnest.client.bundle import RunFiles, publish
+from earnest.client.account.account import Deployment, Party
+from earnest.client.account.transactions import fund_steps, join_steps
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer, import_key
-from earnest.client.follower import Follower
-from earnest.client.node import Node, NodeParts
-from earnest.client.participation import fund_steps, join_steps
-from earnest.client.party import Deployment, Party
-from earnest.client.trainer import HonestWork, TrainerNode
+from earnest.client.node.node import Node, NodeParts
+from earnest.client.run.bundle import RunFiles, publish
+from earnest.client.run.follower import Follower
+from earnest.client.trainer.node import HonestWork, TrainerNode
 from earnest.deploy.devnet import Devnet, account
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan

@@ -211,7 +211,7 @@ def _journal(session: Session) -> Iterator[Check]:
 
 
 def _run_files(session: Session, run: int) -> Iterator[Check]:
-    from earnest.client.bundle import load
+    from earnest.client.run.bundle import load
     from earnest.client.storage.objects import ObjectStore
 
     record = session.deployment.read_run(run)
@@ -229,7 +229,7 @@ def _run_files(session: Session, run: int) -> Iterator[Check]:
 
 
 def _seat(session: Session, run: int) -> Iterator[Check]:
-    from earnest.client.participation import held_seat
+    from earnest.client.account.transactions import held_seat
 
     held: Any = held_seat(session.contracts, run, session.account, session.at)
     yield Check("seat", True, f"{held.role.name.lower()} seat {held.seat} of run {run}")

@@ -16,18 +16,18 @@ from earnest.attestation.prover.attester import Attester, Quoted
 from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import EarnestError
-from earnest.client.attestation.attesting import Attesting, Keeper
-from earnest.client.attestation.registration import KeyKeeper, Place
-from earnest.client.trainer import Forge, HonestWork
+from earnest.client.trainer.attesting import Attesting, Keeper
+from earnest.client.trainer.enclave_keys import KeyKeeper, Place
+from earnest.client.trainer.node import Forge, HonestWork
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root
 
 if TYPE_CHECKING:
+    from earnest.client.account.account import Party
     from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
     from earnest.client.chain.contracts import EnclaveKey as LiveKey
-    from earnest.client.node import NodeParts
-    from earnest.client.party import Party
+    from earnest.client.node.node import NodeParts
 
 CODE: Final = b"the training code that the sponsor measured"
 OTHER_CODE: Final = b"training code with a change of its owner's"

@@ -13,8 +13,8 @@ from earnest.cli.session import Session
 from earnest.protocol.verdicts import Role
 
 if TYPE_CHECKING:
-    from earnest.client.bundle import Bundle
-    from earnest.client.record import RunRecord
+    from earnest.client.run.bundle import Bundle
+    from earnest.client.run.record import RunRecord
 
 RUN_FILES, STATE = "recipe", "state"
 
@@ -85,7 +85,7 @@ def _served(record: RunRecord) -> Iterator[str]:
 
 def _bundle(record: RunRecord, sources: list[str]) -> Bundle:
     """The run's files from any of the sources, checked against its terms."""
-    from earnest.client.bundle import MAX_BUNDLE_BYTES, Bundle, bundle_root
+    from earnest.client.run.bundle import MAX_BUNDLE_BYTES, Bundle, bundle_root
     from earnest.client.storage.fetch import fetch
 
     root = bundle_root(record.uri)

@@ -13,7 +13,7 @@ from earnest.cli.flags import RunNumber, SendFlags
 from earnest.cli.output import Answer, when
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.attestation.narrowing import (
+from earnest.client.account.policy_transactions import (
     WORDS,
     Ground,
     Kind,
@@ -28,7 +28,7 @@ from earnest.client.attestation.narrowing import (
 from earnest.protocol.attestation import key_entry
 
 if TYPE_CHECKING:
-    from earnest.client.record import KeyRegistration, RunRecord
+    from earnest.client.run.record import KeyRegistration, RunRecord
     from earnest.protocol.attestation import Policy
 
 SEND = SendFlags()
@@ -219,7 +219,7 @@ def revoke(run: RunNumber, trainer: str, /, *, flags: SendFlags = SEND) -> Answe
 
 def run_policy(record: RunRecord) -> PolicyFile:
     """The run's policy, from its files. Raises UsageError for a run that takes no attestation."""
-    from earnest.client.bundle import load_bundle
+    from earnest.client.run.bundle import load_bundle
     from earnest.client.storage.objects import ObjectStore
 
     found = load_bundle(record.uri, record.params, ObjectStore("memory:///")).attestation

@@ -18,16 +18,16 @@ from earnest.cli.output import Answer, countdown
 from earnest.cli.registration import INTEL_PCS, Count, Kind, collateral_source, make_attester
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transact
-from earnest.client.participation import held_seat, uri_steps
+from earnest.client.account.transactions import held_seat, uri_steps
 from earnest.protocol.verdicts import Role
 
 if TYPE_CHECKING:
-    from earnest.client.attestation.attesting import Attesting
-    from earnest.client.bundle import RunFiles
+    from earnest.client.account.account import Party
     from earnest.client.chain.contracts import SeatHeld
-    from earnest.client.node import Node, NodeParts
-    from earnest.client.party import Party
-    from earnest.client.record import SeatRecord
+    from earnest.client.node.node import Node, NodeParts
+    from earnest.client.run.bundle import RunFiles
+    from earnest.client.run.record import SeatRecord
+    from earnest.client.trainer.attesting import Attesting
     from earnest.training.diloco.engine import Machine
     from earnest.training.parallel import ParallelTrainer
 
@@ -126,7 +126,7 @@ def start_trainer(
     ending = ExitStack()
 
     def make(at_work: AtWork) -> Node:
-        from earnest.client.trainer import TrainerNode
+        from earnest.client.trainer.node import TrainerNode
         from earnest.training.diloco.engine import Machine  # torch: not for a command that is refused
         from earnest.training.tasks.own import load_private
 
@@ -175,8 +175,8 @@ def _attesting(at_work: AtWork, flags: AttesterFlags) -> Attesting | None:
 
     Raises UsageError for an attester in a run that takes no attestation.
     """
-    from earnest.client.attestation.attesting import Attesting
-    from earnest.client.attestation.registration import KeyKeeper
+    from earnest.client.trainer.attesting import Attesting
+    from earnest.client.trainer.enclave_keys import KeyKeeper
     from earnest.protocol.run import Level
 
     session, parts, policy = at_work.session, at_work.parts, at_work.files.bundle.attestation
@@ -252,7 +252,7 @@ def _run_node(
             seat = parts.follower.record.seats[role].get(held.seat)
             _register(session, party, run, held, url, seat)
             node = make(AtWork(session, party, parts, files))
-            from earnest.client.node import run_forever
+            from earnest.client.node.node import run_forever
 
             left = parts.follower.record.params.start - session.at.time
             due = f"; round 0 starts in {countdown(left)}" if left > 0 else ""

@@ -11,8 +11,8 @@ from earnest.cli.exits import UsageError
 from earnest.cli.output import Answer, progress
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.participation import fund_steps
-from earnest.client.run_file import PAID_SHARE, RunFile, check_params, remarks
+from earnest.client.account.transactions import fund_steps
+from earnest.client.run.run_file import PAID_SHARE, RunFile, check_params, remarks
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
 
@@ -32,7 +32,7 @@ def example_file() -> Answer:
 
 def open_run(session: Session, run_file: RunFile) -> Answer:
     """Builds the initial state, makes the run's files public, and opens the run."""
-    from earnest.client.bundle import publish
+    from earnest.client.run.bundle import publish
     from earnest.training.diloco.initial import initial_state
     from earnest.training.diloco.state import state_root
     from earnest.training.tasks.task import load_task

@@ -11,7 +11,7 @@ from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.participation import contest_steps
+from earnest.client.account.transactions import contest_steps
 from earnest.protocol.verdicts import Verdict
 
 app = make_group("penalty")

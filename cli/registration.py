@@ -20,13 +20,13 @@ from earnest.cli.output import Answer, block, progress, when
 from earnest.cli.run_view import attestation_document, policy_of
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transaction, transaction_line, would_send
-from earnest.client.commands import UnfinishedError
-from earnest.client.participation import Step
+from earnest.client.account.commands import UnfinishedError
+from earnest.client.account.transactions import Step
 
 if TYPE_CHECKING:
     from earnest.attestation.prover.attester import Attester
     from earnest.client.chain.contracts import EnclaveKey as LiveKey
-    from earnest.client.record import KeyRegistration, RunRecord
+    from earnest.client.run.record import KeyRegistration, RunRecord
 
 CHAIN, SEND = ChainFlags(), SendFlags()
 
@@ -168,8 +168,8 @@ def _register(
     *,
     again: bool,
 ) -> Answer:
-    from earnest.client.attestation.registration import REGISTER_STEP, KeyKeeper
-    from earnest.client.commands import finish_earlier, planned
+    from earnest.client.account.commands import finish_earlier, planned
+    from earnest.client.trainer.enclave_keys import REGISTER_STEP, KeyKeeper
 
     party, sent = session.party(trainer), []
     keeper = KeyKeeper.of(party, run, machine, policy_file, session.world.random, collateral=judged)
@@ -222,8 +222,8 @@ def _would_register(
 ) -> Answer:
     """--dry-run: with a key that is thrown away, so that nothing is kept."""
     from earnest.attestation.prover.enclave_key import EnclaveKey
-    from earnest.client.attestation.registration import REGISTER_STEP, Place, prepare
-    from earnest.client.commands import planned
+    from earnest.client.account.commands import planned
+    from earnest.client.trainer.enclave_keys import REGISTER_STEP, Place, prepare
 
     registry = session.contracts.registry
     key = EnclaveKey.make(session.world.random).address

@@ -17,9 +17,8 @@ from earnest.cli.output import show as show_answer
 from earnest.cli.run_view import run_answer
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, send, transact, transaction, transaction_line, would_send
-from earnest.client.chain.contracts import SeatHeld
-from earnest.client.commands import duties, planned, settle_due
-from earnest.client.participation import (
+from earnest.client.account.commands import duties, planned, settle_due
+from earnest.client.account.transactions import (
     Step,
     end_steps,
     held_seat,
@@ -29,7 +28,8 @@ from earnest.client.participation import (
     refund_steps,
     sync_steps,
 )
-from earnest.client.run_file import RunFile
+from earnest.client.chain.contracts import SeatHeld
+from earnest.client.run.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Role
@@ -241,7 +241,7 @@ def _admission(session: Session, uri: str, run: int, role: Role) -> tuple[tuple[
     params = session.contracts.runs.run_params(run, at=session.at)
     if role is Role.TRAINER and params.open_trainers:
         return ()
-    from earnest.client.bundle import load_bundle
+    from earnest.client.run.bundle import load_bundle
 
     with progress(session.world.stderr, "fetching the run's admission list"):
         return load_bundle(uri, params, ObjectStore(session.public_folder)).admission

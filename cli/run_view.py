@@ -10,10 +10,10 @@ from earnest.base.amounts import brief
 from earnest.base.errors import StorageError
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
-from earnest.client.outcome import VOID, WORDS
-from earnest.client.phases import Phase, next_phase, open_phases, run_state
-from earnest.client.record import RunRecord
-from earnest.client.run_file import LEVELS
+from earnest.client.run.outcome import VOID, WORDS
+from earnest.client.run.phases import Phase, next_phase, open_phases, run_state
+from earnest.client.run.record import RunRecord
+from earnest.client.run.run_file import LEVELS
 from earnest.protocol.constants import MAX_ROUNDS
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Role, Verdict
@@ -83,7 +83,7 @@ def policy_of(record: RunRecord) -> PolicyFile | None:
     """The policy of an attested run; None for another run, and where the run's files cannot be had."""
     if not Level(record.params.verification).takes_attestation:
         return None
-    from earnest.client.bundle import BundleError, load_bundle
+    from earnest.client.run.bundle import BundleError, load_bundle
     from earnest.client.storage.objects import ObjectStore
 
     try:

@@ -7,7 +7,7 @@ from earnest.cli.flags import AccountFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.participation import held_seat, operator_steps, uri_steps
+from earnest.client.account.transactions import held_seat, operator_steps, uri_steps
 
 app = make_group("seat")
 SEND, ACCOUNT = SendFlags(), AccountFlags()

@@ -18,11 +18,11 @@ from earnest.cli.output import amounts, progress, safe
 from earnest.client.settings import Settings
 
 if TYPE_CHECKING:
+    from earnest.client.account.account import Deployment, Party
     from earnest.client.chain.blockref import BlockRef
     from earnest.client.chain.contracts import Contracts
     from earnest.client.chain.endpoints import Chain
     from earnest.client.chain.signer import Signer
-    from earnest.client.party import Deployment, Party
     from earnest.deploy.manifest import Manifest
     from earnest.deploy.networks import Network
 
@@ -115,8 +115,8 @@ class Session:
 
     @cached_property
     def deployment(self) -> Deployment:
+        from earnest.client.account.account import Deployment
         from earnest.client.chain.contracts import Contracts
-        from earnest.client.party import Deployment
 
         contracts = Contracts.at(self.chain, self.manifest.address("TrainingRuns"), self.chain.head())
         return Deployment(self.chain, contracts, self.manifest.first_block)
@@ -213,7 +213,7 @@ class Session:
         if self._finished or not sends or self.flags.dry_run:
             return
         self._finished = True
-        from earnest.client.commands import finish_earlier
+        from earnest.client.account.commands import finish_earlier
         from earnest.client.storage.journal import Journal
 
         path = self.folder(self.account) / "journal.sqlite"
@@ -232,7 +232,7 @@ class Session:
         return self._party
 
     def _open_party(self, owner: str) -> Party:
-        from earnest.client.party import Party
+        from earnest.client.account.account import Party
 
         signer = self.signer
         self.hold_key()

@@ -10,7 +10,7 @@ from earnest.cli.flags import AccountFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.participation import bond_steps, deposit_steps, exit_steps, withdraw_steps
+from earnest.client.account.transactions import bond_steps, deposit_steps, exit_steps, withdraw_steps
 
 app = make_group("stake")
 SEND, ACCOUNT = SendFlags(), AccountFlags()

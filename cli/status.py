@@ -69,7 +69,7 @@ def status(*, account: str | None = None, flags: AccountFlags = ACCOUNT) -> Answ
 
 def _run(session: Session, run: int, account: str | None) -> dict[str, Any]:
     """A run in one line, by reading the contracts only."""
-    from earnest.client.phases import open_phases, run_state
+    from earnest.client.run.phases import open_phases, run_state
 
     contracts, at = session.contracts, session.at
     params, rounds = contracts.runs.run_params(run, at=at), contracts.runs.run_rounds(run, at=at)

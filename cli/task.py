@@ -145,8 +145,8 @@ def _option(text: str) -> tuple[str, int | float | str | bool]:
 
 
 def _recipe(path: Path) -> Recipe:
-    from earnest.client.bundle import Bundle, BundleError
-    from earnest.client.run_file import RunFile
+    from earnest.client.run.bundle import Bundle, BundleError
+    from earnest.client.run.run_file import RunFile
     from earnest.protocol.recipe import MAX_FILE_BYTES, Recipe, RecipeError
 
     if path.suffix == ".toml":

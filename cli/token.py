@@ -8,7 +8,7 @@ from earnest.cli.flags import SendFlags
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.participation import mint_steps
+from earnest.client.account.transactions import mint_steps
 
 app = make_group("token")
 SEND = SendFlags()

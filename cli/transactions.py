@@ -10,10 +10,10 @@ from earnest.cli.output import Answer, plain
 from earnest.cli.session import Session, coins
 
 if TYPE_CHECKING:
+    from earnest.client.account.account import Party
+    from earnest.client.account.commands import Planned
+    from earnest.client.account.transactions import Step
     from earnest.client.chain.answers import Receipt
-    from earnest.client.commands import Planned
-    from earnest.client.participation import Step
-    from earnest.client.party import Party
 
 Document = dict[str, Any]
 LONGEST_ARGUMENT = 100
@@ -32,7 +32,7 @@ def send(
     `label` names the command and its arguments, for the journal. `found` reads results out of the receipts into the
     document, from which `done` says in words what then is the case.
     """
-    from earnest.client.commands import planned
+    from earnest.client.account.commands import planned
 
     session.finish_earlier()
     plan = planned(session.deployment, session.account, steps)
@@ -52,7 +52,7 @@ def send(
 
 def transact(session: Session, party: Party, label: str, steps: Sequence[Step]) -> list[Receipt]:
     """Sends the steps one after the other, with a notice for each."""
-    from earnest.client.commands import perform
+    from earnest.client.account.commands import perform
 
     return perform(party, label, steps, lambda step: session.notice(f"{step.purpose} ..."))
 

@@ -17,8 +17,8 @@ from earnest.attestation.verifier.registration import RegistrationFacts, judge_r
 from earnest.attestation.verifier.verification import Verification
 from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.follower import Follower
-from earnest.client.record import KeyRegistration
+from earnest.client.run.follower import Follower
+from earnest.client.run.record import KeyRegistration
 from earnest.protocol.attestation import challenge
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict

@@ -12,9 +12,9 @@ import structlog
 
 from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.follower import Standing
-from earnest.client.node import Node, NodeParts
-from earnest.client.settler import TURN_S
+from earnest.client.node.node import Node, NodeParts
+from earnest.client.node.settler import TURN_S
+from earnest.client.run.follower import Standing
 from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.report import Report, report_commitment

@@ -39,7 +39,7 @@ def stream(request: pytest.FixtureRequest) -> io.StringIO:
 
 
 def node_log() -> structlog.stdlib.BoundLogger:
-    return structlog.get_logger("earnest.client.node")
+    return structlog.get_logger("earnest.client.node.node")
 
 
 def test_no_secret_is_found_in_the_logs_however_it_gets_there(stream: io.StringIO) -> None:

@@ -12,7 +12,7 @@ import pytest
 from earnest.cli.exits import Exit
 from earnest.cli.run import start_command
 from earnest.cli.run_view import which_round
-from earnest.client.run_file import RunFile
+from earnest.client.run.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
 from earnest.deploy.devnet import account
 from earnest.protocol.run import Level

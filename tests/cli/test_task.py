@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from earnest.client.bundle import Bundle
+from earnest.client.run.bundle import Bundle
 from earnest.protocol.recipe import Inner, Recipe, Scoring
 from earnest.training.adapters.memmap import TokenFile
 from earnest.training.diloco.initial import initial_state

@@ -17,13 +17,13 @@ from earnest.attestation.policy_document import PolicyDocument
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
+from earnest.client.account.account import Deployment
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer
-from earnest.client.party import Deployment
-from earnest.client.record import RunRecord
+from earnest.client.run.record import RunRecord
 from earnest.deploy.devnet import Devnet
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from earnest.client.settler import Duty, Settler
+from earnest.client.node.settler import Duty, Settler
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.report import Report, SeatVote, report_commitment, words_hash
 from earnest.protocol.verdicts import Verdict

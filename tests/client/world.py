@@ -19,15 +19,15 @@ from web3.providers import BaseProvider
 
 from earnest.attestation.policy_file import PolicyFile
 from earnest.cli.demo import Attacker, Liar, Names, served_by
-from earnest.client.bundle import RunFiles, publish
+from earnest.client.account.account import Deployment, Party
+from earnest.client.account.transactions import fund_steps, join_steps
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer, import_key
-from earnest.client.node import Node
-from earnest.client.participation import fund_steps, join_steps
-from earnest.client.party import Deployment, Party
-from earnest.client.trainer import TrainerNode
+from earnest.client.node.node import Node
+from earnest.client.run.bundle import RunFiles, publish
+from earnest.client.trainer.node import TrainerNode
 from earnest.deploy.devnet import Devnet, account
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan

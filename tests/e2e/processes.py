@@ -20,13 +20,13 @@ from typing import Any
 
 import requests
 
+from earnest.client.account.account import Deployment
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.scanner import Event
 from earnest.client.chain.signer import Signer, import_key
-from earnest.client.party import Deployment
-from earnest.client.record import RunRecord
+from earnest.client.run.record import RunRecord
 from earnest.deploy.devnet import account
 from earnest.deploy.manifest import load_manifest
 from tests.anvil import KEY as ANVIL_KEY

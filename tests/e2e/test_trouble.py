@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from earnest.client.bundle import load_bundle
+from earnest.client.account.transactions import fund_steps
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer
-from earnest.client.participation import fund_steps
+from earnest.client.run.bundle import load_bundle
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.report import read_report
 from earnest.protocol.verdicts import Role, Verdict

@@ -12,8 +12,8 @@ from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_document import PolicyDocument
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.simulated import SimulatedAttester
-from earnest.client.follower import Follower
-from earnest.client.record import RunRecord
+from earnest.client.run.follower import Follower
+from earnest.client.run.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.attestation import key_entry

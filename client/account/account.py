@@ -1,0 +1,143 @@
+"""One account and what it works with: key, journal, outbox, object stores. Commands and nodes are built on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from earnest.base.durable import sweep
+from earnest.base.errors import EarnestError
+from earnest.client.account.transactions import Step
+from earnest.client.chain.contracts import Contracts
+from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.outbox import Outbox
+from earnest.client.chain.scanner import Scanner
+from earnest.client.chain.signer import Signer
+from earnest.client.run.record import RunRecord
+from earnest.client.storage.journal import Journal
+from earnest.client.storage.objects import ObjectStore
+from earnest.client.storage.serve import ObjectServer
+
+if TYPE_CHECKING:  # `follow` needs torch, which takes seconds to load; a command that sends one call does not
+    from earnest.client.node.node import NodeParts
+    from earnest.client.run.bundle import RunFiles
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A chain with our contracts on it, since block `first_block`."""
+
+    chain: Chain
+    contracts: Contracts
+    first_block: int
+
+    @property
+    def name(self) -> str:
+        """What a journal is bound to. A local chain started anew has another hash, so old salts stay unused."""
+        birth = self.chain.block(self.first_block).hash.hex()
+        return f"{self.chain.chain_id}/{self.contracts.runs.address}/{birth}"
+
+    def read_run(self, run: int) -> RunRecord:
+        """The run's record up to the newest final block. Raises EarnestError when there is no such run."""
+        record = RunRecord(run)
+        record.apply(self.scanner().poll(self.chain.final()))
+        if not record.known:
+            raise EarnestError(f"there is no run {run} on this deployment", "list the runs: `earnest status`")
+        return record
+
+    def scanner(self) -> Scanner:
+        """A scanner of everything that runs, settlement and registry have logged."""
+        logging = (self.contracts.runs, self.contracts.settlement, self.contracts.registry)
+        return Scanner(self.chain, logging, self.first_block)
+
+
+class Party:
+    """An account at work in `folder`. Opening it takes the journal's lease: one process per account and folder.
+
+    `owner` is the account that the seats belong to; `signer` may be its operator. `clock` and `sleep` are the outbox's;
+    `locate` turns a registered URI into the one to ask.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        signer: Signer,
+        owner: str,
+        folder: Path,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        locate: Callable[[str], str] = str,
+    ) -> None:
+        self.deployment = deployment
+        self.signer = signer
+        self.owner = owner
+        self.folder = folder
+        self.locate = locate
+        self.journal = Journal(folder / "journal.sqlite", owner, deployment.name)
+        self.outbox = Outbox(deployment.chain, signer, self.journal, clock=clock, sleep=sleep)
+        sweep(folder)  # the journal's lease is ours: nobody else writes here
+        self.public = ObjectStore(folder / "public")
+        self.private = ObjectStore(folder / "private")
+        self._closing = ExitStack()
+        self._closing.callback(self.journal.close)
+
+    def close(self) -> None:
+        """Stops serving and gives the lease back."""
+        self._closing.close()
+
+    def __enter__(self) -> Party:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def serve(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serves the public objects until `close`; returns the base URL."""
+        return self._closing.enter_context(ObjectServer(self.folder / "public", host, port)).url
+
+    def do(self, steps: Sequence[Step], label: str) -> None:
+        """Sends a command's transactions, one after the other; a repeated command continues where it stopped."""
+        for step in steps:
+            self.outbox.send(f"{label}/{step.name}", step.call)
+
+    def follow(self, run: int, salt: Callable[[], bytes]) -> tuple[NodeParts, RunFiles]:
+        """What a node of this account needs for `run`. Raises BundleError if the run's files are not the run's."""
+        from earnest.client.node.node import NodeParts
+        from earnest.client.run.bundle import load
+        from earnest.client.run.follower import Follower
+        from earnest.training.codecs import make_codec
+        from earnest.training.diloco.state import spec
+
+        scanner = self.deployment.scanner()
+        record = RunRecord(run)
+        record.apply(scanner.poll(self.deployment.chain.final()))
+        if not record.known:
+            raise EarnestError(f"there is no run {run} on this deployment", "list the runs: `earnest status`")
+        files = load(self.locate(record.uri), record.params, self.public)
+        follower = Follower(
+            record=record,
+            recipe=files.bundle.recipe,
+            codec=make_codec(files.bundle.recipe.codec, spec(files.initial)),
+            initial=files.initial,
+            scanner=scanner,
+            store=self.public,
+            journal=self.journal,
+            locate=self.locate,
+            policy=files.bundle.attestation,
+        )
+        parts = NodeParts(
+            chain=self.deployment.chain,
+            contracts=self.deployment.contracts,
+            follower=follower,
+            outbox=self.outbox,
+            journal=self.journal,
+            store=self.public,
+            private=self.private,
+            account=self.owner,
+            salt=salt,
+        )
+        return parts, files

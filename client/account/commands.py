@@ -1,0 +1,152 @@
+"""A person's command as transactions: each is sent once, however often an interrupted command is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from earnest.base.errors import EarnestError, Reverted
+from earnest.client.account.account import Deployment, Party
+from earnest.client.account.transactions import Step
+from earnest.client.chain.answers import Receipt
+from earnest.client.chain.contracts import Call
+from earnest.client.chain.outbox import FeePolicy, preview
+from earnest.client.node.settler import Duty, Settler
+from earnest.client.run.record import RunRecord
+
+MOST_PASSES = 8
+"""Settling a round opens the way for pay, that for penalties; more passes than this never find more to do."""
+
+UNKNOWN_GAS = 500_000
+TYPICAL_GAS: Mapping[str, int] = {
+    "approve": 47_000,
+    "deposit": 81_000,
+    "allow": 47_000,
+    "bond": 51_000,
+    "start_exit": 50_000,
+    "create_run": 330_000,
+    "join": 130_000,
+    "sync": 60_000,
+    "pay_validators": 150_000,
+    "lock": 250_000,
+}
+"""Of calls that follow others in a command, measured on the embedded chain."""
+
+
+class UnfinishedError(EarnestError):
+    """A transaction was sent and is not mined yet."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a step will cost at most: gas with the outbox's reserve, wei per gas.
+
+    `simulated`: the chain ran the call. Where it cannot yet, because a step before it is missing, the gas is what
+    the call typically uses.
+    """
+
+    step: Step
+    gas: int
+    max_fee: int
+    simulated: bool
+
+    @property
+    def cost(self) -> int:
+        """Wei, value included."""
+        return self.gas * self.max_fee + self.step.call.value
+
+
+def planned(deployment: Deployment, sender: str, steps: Sequence[Step]) -> list[Planned]:
+    """What each step would cost now. Raises Reverted when the chain refuses the first of them."""
+    policy, market = FeePolicy(), deployment.chain.fees()
+    found: list[Planned] = []
+    for position, step in enumerate(steps):
+        try:
+            given = preview(deployment.chain, sender, step.call, policy)
+            found.append(Planned(step, given.gas, given.max_fee, simulated=True))
+        except Reverted:
+            if position == 0:
+                raise
+            gas = policy.gas(TYPICAL_GAS.get(step.call.function, UNKNOWN_GAS))
+            found.append(Planned(step, gas, policy.first(market).max_fee, simulated=False))
+    return found
+
+
+def finish_earlier(party: Party) -> list[str]:
+    """Waits for what an interrupted command has sent; returns the names. Raises UnfinishedError if it takes long."""
+    finished = []
+    for intent in party.journal.open_intents():
+        call = Call(intent.to, intent.data, intent.name, {}, intent.value)
+        try:
+            if party.outbox.send(intent.name, call) is None:
+                raise _unfinished(intent.name)
+        except Reverted:
+            continue
+        finished.append(intent.name)
+    return finished
+
+
+def perform(
+    party: Party,
+    label: str,
+    steps: Sequence[Step],
+    progress: Callable[[Step], None] = lambda step: None,
+) -> list[Receipt]:
+    """Sends the steps in order and waits for each; `progress` hears of each before it is sent.
+
+    `label` says which command this is, arguments included: the same label after a crash goes on, after a success
+    or a refusal it begins anew. Raises UnfinishedError and whatever the outbox raises.
+    """
+    key = f"command/{label}"
+    count = int(party.journal.get(key) or b"0")
+    receipts = []
+    for step in steps:
+        progress(step)
+        try:
+            receipt = party.outbox.send(f"{label}/{count}/{step.name}", step.call)
+        except Reverted:
+            party.journal.put(key, str(count + 1).encode())
+            raise
+        if receipt is None:
+            raise _unfinished(step.purpose)
+        receipts.append(receipt)
+    party.journal.put(key, str(count + 1).encode())
+    return receipts
+
+
+def duties(deployment: Deployment, record: RunRecord) -> Iterator[Duty]:
+    """What anyone could settle of the run right now."""
+    contracts = deployment.contracts
+    return Settler(record, contracts.runs, contracts.settlement).duties(deployment.chain.head())
+
+
+def settle_due(
+    party: Party, run: int, progress: Callable[[Duty], None] = lambda duty: None
+) -> Iterator[tuple[Duty, Receipt | Reverted]]:
+    """Settles what is due until nothing is left; a refusal is passed on, since others may just have been faster."""
+    deployment, tried = party.deployment, set[str]()
+    for _ in range(MOST_PASSES):
+        due = [duty for duty in duties(deployment, deployment.read_run(run)) if duty.intent not in tried]
+        if not due:
+            return
+        for duty in due:
+            tried.add(duty.intent)
+            progress(duty)
+            try:
+                receipt = party.outbox.send(
+                    f"{run}/{duty.intent}",
+                    duty.call,
+                    still_needed=lambda duty=duty: duty.still_needed(deployment.chain.head()),
+                    deadline=duty.deadline,
+                )
+            except Reverted as refusal:
+                yield duty, refusal
+                continue
+            if receipt is not None:
+                yield duty, receipt
+
+
+def _unfinished(what: str) -> UnfinishedError:
+    return UnfinishedError(
+        f"{what}: sent, but not mined yet", "run the same command again, it goes on where it stopped"
+    )

@@ -1,0 +1,173 @@
+"""Narrowing a policy, and ending keys that it no longer takes: what may be sent, and why or why not.
+
+Only the policy's guardian narrows it, and for good; anyone may end a key (Protocol section 11). The registry holds a
+policy by its hash, so what is denied is denied in every run that chose the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from earnest.base.errors import EarnestError
+from earnest.client.account.transactions import Step
+from earnest.protocol.attestation import Policy, key_entry
+from earnest.protocol.constants import ZERO_ADDRESS
+from earnest.protocol.registry import bond_unit
+
+if TYPE_CHECKING:
+    from earnest.attestation.policy_file import PolicyFile
+    from earnest.client.chain.blockref import BlockRef
+    from earnest.client.chain.contracts import Contracts, Registry
+    from earnest.client.run.record import KeyRegistration
+
+Kind = Literal["workload", "platform", "pck", "root-id", "key"]
+WORDS: Final[dict[Kind, str]] = {
+    "workload": "workload",
+    "platform": "platform",
+    "pck": "PCK key",
+    "root-id": "root",
+    "key": "enclave key",
+}
+
+
+class NarrowingError(EarnestError):
+    """The registry would refuse it, or it would change nothing; told before a transaction is paid for."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Why a key may be ended: the denied `entry` it rests on, or, with none, that its trainer's bond grew.
+
+    `standing`: that bond; `counted`: what was counted of it for the key's platform; in wei.
+    """
+
+    kind: Kind | None = None
+    entry: bytes | None = None
+    standing: int = 0
+    counted: int = 0
+
+
+def entries(key: KeyRegistration) -> dict[Kind, bytes]:
+    """What a guardian may deny to end the key, by kind, as deny-list entries; in the registry's order."""
+    return {
+        "workload": key.workload,
+        "platform": key.platform,
+        "pck": key.pck,
+        "root-id": key.root_id,
+        "key": key_entry(key.key),
+    }
+
+
+def kind_of(entry: bytes, keys: Iterable[KeyRegistration], policy: Policy | None) -> Kind | None:
+    """What an entry is, as far as the policy and the registered keys tell; None where they do not."""
+    if policy is not None and entry == policy.root_id:
+        return "root-id"
+    if policy is not None and entry in policy.workloads:
+        return "workload"
+    return next((kind for key in keys for kind, own in entries(key).items() if own == entry), None)
+
+
+def floor_of(policy_file: PolicyFile) -> int:
+    """The lowest TCB evaluation number that the policy itself takes, whatever its guardian did since."""
+    return max(policy_file.policy.evaluation_floor, policy_file.document.evaluation_floor)
+
+
+def deny_steps(
+    registry: Registry,
+    policy: Policy,
+    kind: Kind,
+    entry: bytes,
+    keys: Iterable[KeyRegistration],
+    account: str,
+    at: BlockRef,
+) -> list[Step]:
+    """Denies an entry for good. `keys`: those of the run, which tell what an entry is. Raises NarrowingError."""
+    _check_guardian(policy, account)
+    known = kind_of(entry, keys, policy)
+    if known not in (None, kind):
+        raise NarrowingError(
+            f"0x{entry.hex()} is a {WORDS[known]}, not a {WORDS[kind]}",
+            f"give it as --{known} if you mean to deny it",
+        )
+    if known is None and kind in ("workload", "root-id"):
+        raise NarrowingError(
+            f"the policy takes no {WORDS[kind]} 0x{entry.hex()} anyway",
+            "copy the value from `earnest attest show RUN --json`",
+        )
+    if registry.denied(policy.hash(), entry, at):
+        raise NarrowingError(f"this {WORDS[kind]} is denied already", "there is nothing to do")
+    return [Step("deny", f"deny the {WORDS[kind]} for good", registry.deny(policy, entry))]
+
+
+def raise_floor_steps(
+    registry: Registry, policy_file: PolicyFile, number: int, account: str, at: BlockRef
+) -> list[Step]:
+    """Raises the evaluation floor for good. Raises NarrowingError."""
+    policy = policy_file.policy
+    _check_guardian(policy, account)
+    floor = max(floor_of(policy_file), registry.raised_floor(policy.hash(), at))
+    if number <= floor:
+        raise NarrowingError(f"the floor is {floor} already, and only rises", "choose a higher number")
+    return [
+        Step("raise-floor", f"raise the floor to {number} for good", registry.raise_floor(policy, number))
+    ]
+
+
+def revoke_steps(
+    contracts: Contracts, run: int, policy: Policy, key: KeyRegistration, at: BlockRef
+) -> tuple[list[Step], Ground]:
+    """Ends a trainer's newest key, and why that may be done. Raises NarrowingError."""
+    live = contracts.runs.enclave_key(run, key.trainer, at)
+    if live is None or live.address != key.key:
+        raise NarrowingError(
+            f"{key.trainer} has another key by now", "run the same command again in some blocks"
+        )
+    cutoff = contracts.runs.attestation(run, at).narrows_at
+    if live.expiry <= cutoff:
+        told = "was revoked already" if key.revoked is not None else "ends by itself before it could be ended"
+        raise NarrowingError(f"the key {key.key} {told}", "there is nothing to do")
+    ground = _denied(contracts.registry, policy, key, at) or _outgrown(contracts, run, policy, key, at)
+    if ground is None:
+        raise NarrowingError(
+            f"the key {key.key} may not be ended: nothing that it rests on is denied,"
+            " and the bond behind it did not grow beyond what was counted for its platform",
+            "the policy's guardian can deny what it rests on: `earnest attest deny`",
+        )
+    call = contracts.registry.revoke(run, key.trainer, policy, key.workload, key.platform, key.pck)
+    return [Step("revoke", "end the key", call)], ground
+
+
+def _check_guardian(policy: Policy, account: str) -> None:
+    if policy.guardian == ZERO_ADDRESS:
+        raise NarrowingError(
+            "this policy has no guardian: nobody can narrow it",
+            "name one with `earnest attest policy --guardian` for the next run",
+        )
+    if policy.guardian.lower() != account.lower():
+        raise NarrowingError(
+            f"the guardian of this policy is {policy.guardian}, not {account}", "use that account's key"
+        )
+
+
+def _denied(registry: Registry, policy: Policy, key: KeyRegistration, at: BlockRef) -> Ground | None:
+    for kind, entry in entries(key).items():
+        if registry.denied(policy.hash(), entry, at):
+            return Ground(kind, entry)
+    return None
+
+
+def _outgrown(
+    contracts: Contracts, run: int, policy: Policy, key: KeyRegistration, at: BlockRef
+) -> Ground | None:
+    """Bonds are compared as the registry counts them: in units, rounded down."""
+    if policy.platform_bond == 0:
+        return None
+    unit = bond_unit(policy.platform_bond)
+    places = contracts.registry.platform_keys(run, key.platform, at)
+    counted = next((place.bond for place in places if place.trainer.lower() == key.trainer.lower()), 0)
+    standing = contracts.vault.standing(contracts.settlement.address, run, key.trainer, at)
+    if standing // unit <= counted // unit:
+        return None
+    return Ground(standing=standing, counted=counted)

@@ -1,0 +1,1 @@
+"""What both kinds of node share: the loop over what is due, and the permissionless calls."""

@@ -1,0 +1,237 @@
+"""What both kinds of node are: a loop over "what does the chain say, what is due, is it still needed?".
+
+All state that matters is on the chain or in the journal, so a node killed at any instruction starts again and goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from earnest.base.errors import (
+    ChainError,
+    JournalCorrupt,
+    JournalLocked,
+    NonceDrift,
+    OutOfFunds,
+    Reverted,
+    StorageError,
+    WrongChain,
+)
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.contracts import Call, Contracts
+from earnest.client.chain.endpoints import Chain
+from earnest.client.chain.outbox import Outbox
+from earnest.client.node.settler import Duty, Settler
+from earnest.client.run.follower import Follower, Standing
+from earnest.client.storage.journal import Journal
+from earnest.client.storage.objects import ObjectStore
+from earnest.protocol.verdicts import Role
+
+log = structlog.get_logger()
+
+
+FIXES = {
+    "runs: inactive seat": "wait: this round is lost, the node asks back as soon as it may, and the "
+    "seat counts from the round after that; without a bond: `earnest stake bond RUN AMOUNT`"
+}
+"""What helps a node against a contract's refusal, by its reason, where docs/reverts.md is no help."""
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """What a node is built from. Everything is passed in: nothing reaches for a clock or a network by itself."""
+
+    chain: Chain
+    contracts: Contracts
+    follower: Follower
+    outbox: Outbox
+    journal: Journal
+    store: ObjectStore
+    private: ObjectStore
+    account: str
+    salt: Callable[[], bytes]
+
+
+class Node(ABC):
+    """One seat's node. Call `step` again and again; it returns the time at which something is next due.
+
+    `account` is the seat's owner; the outbox signs with the operator's key (often the same).
+    """
+
+    role: Role
+
+    def __init__(self, parts: NodeParts, patience: int = 0) -> None:
+        self.parts = parts
+        self.follower = parts.follower
+        self.record = parts.follower.record
+        contracts = parts.contracts
+        self._settler = Settler(self.record, contracts.runs, contracts.settlement, patience, self.turn)
+        self._told: set[str] = set()
+        self._complained: set[tuple[str, str]] = set()
+
+    def seat_in(self, round: int) -> int | None:
+        """The seat that the account holds in `round`; None if it has none."""
+        return self.record.find_seat(self.role, self.parts.account, round)
+
+    def turn(self, round: int) -> int:
+        """How many others go before this node with what anyone may do for the round."""
+        return 0
+
+    @property
+    def run(self) -> int:
+        return self.record.run
+
+    def observe(self) -> BlockRef:
+        """Reads the chain up to its newest final block."""
+        head = self.parts.chain.final()
+        forks = self.follower.forks
+        self.follower.advance(head)
+        if self.follower.forks != forks:
+            self.forget()
+        return head
+
+    def step(self, *, wait: bool = True) -> int:
+        """Does what is due at the newest final block; returns when something is next due (unix seconds).
+
+        Without `wait` what is heavy goes on beside it, and a later step finds it done.
+        """
+        head = self.observe()
+        try:
+            if wait:
+                self.prepare(head)
+            else:
+                self.begin(head)
+        except (StorageError, OSError) as error:  # what was sealed before can still be revealed
+            log.error("not prepared", cause=str(error))
+        return self.act_on(head)
+
+    @abstractmethod
+    def prepare(self, head: BlockRef) -> None:
+        """The heavy part of what is due at `head`: sends nothing, so several nodes may do it side by side."""
+
+    def begin(self, head: BlockRef) -> None:
+        """As `prepare`, but may leave before it is done: what is due on the chain meanwhile cannot wait."""
+        self.prepare(head)
+
+    def close(self) -> None:  # noqa: B027  (not every node has something to end)
+        """Ends what goes on beside the steps; it can be taken up again by the next start."""
+
+    def figures(self) -> dict[str, Any]:
+        """What the node measured of itself, for `--json`."""
+        return {}
+
+    def act_on(self, head: BlockRef) -> int:
+        """Sends what is due at `head` and is prepared; returns when something is next due (unix seconds).
+
+        That is at once after a settlement: what follows from it (pay, penalties) can be sent then.
+        """
+        try:
+            self.parts.outbox.resume()
+        except (NonceDrift, OutOfFunds) as error:
+            log.error("transaction lost", cause=error.cause, fix=error.fix)
+        self.act(head)
+        settled = [self.send(duty) for duty in self._settler.duties(head)]
+        return head.time + 1 if any(settled) else self.next_due(head.time)
+
+    @abstractmethod
+    def act(self, head: BlockRef) -> None:
+        """The role's own duties at `head`."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drops what was derived from blocks that are no longer on the chain, and is not yet written down."""
+
+    def reached(self, find: Callable[[int], Standing | None], round: int) -> Standing | None:
+        """A state as `find` gives it; None while it cannot be reached: nobody serves an update, or the disk fails."""
+        try:
+            return find(round)
+        except (StorageError, OSError) as error:
+            log.warning("state not reached", round=round, cause=str(error))
+            return None
+
+    def times(self, round: int) -> Iterable[int]:
+        """The boundaries of a round at which the role has something to do."""
+        schedule = self.follower.schedule
+        return (schedule.opens(round), schedule.commit(round).end, schedule.reveal(round).end)
+
+    def next_due(self, now: int) -> int:
+        schedule, last = self.follower.schedule, self.record.planned_rounds
+        current = schedule.round_at(now)
+        times = [
+            time for r in range(max(0, current - 1), min(current + 2, last + 1)) for time in self.times(r)
+        ]
+        settle = self._settler.next_due(now)
+        times += [settle] if settle is not None else []
+        times.append(schedule.contest(last).end)
+        return min((time for time in times if time > now), default=now + schedule.period)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over for this node: the report-only round's settle and contest windows are past."""
+        at, schedule = self.follower.at, self.follower.schedule
+        return at is not None and at.time >= schedule.contest(self.record.planned_rounds).end
+
+    def send(self, duty: Duty) -> bool:
+        """Sends a duty if it is still needed; a revert is logged, since somebody else was often just faster."""
+        return self.submit(duty.intent, duty.call, duty.still_needed, duty.deadline)
+
+    def submit(
+        self,
+        intent: str,
+        call: Call,
+        still_needed: Callable[[BlockRef], bool],
+        deadline: int,
+        refused: Callable[[Reverted], None] = lambda error: None,
+    ) -> bool:
+        """Sends one call under a name that is unique in this node's journal. True when that put it on the chain.
+
+        `refused` is told of a revert.
+        """
+        name = f"{self.run}/{intent}"
+        try:
+            receipt = self.parts.outbox.send(
+                name, call, still_needed=lambda: still_needed(self.parts.chain.head()), deadline=deadline
+            )
+        except ChainError as error:
+            self._complain(name, error)
+            if isinstance(error, Reverted):
+                refused(error)
+            return False
+        if receipt is None or name in self._told:
+            return False
+        self._told.add(name)
+        log.info("sent", intent=name, block=receipt.block_number, gas=receipt.gas_used)
+        return True
+
+    def _complain(self, name: str, error: ChainError) -> None:
+        """Logs why something was not sent, once for each name and reason: it is tried again at every look."""
+        reason = error.reason if isinstance(error, Reverted) else error.cause
+        if (name, reason) not in self._complained:
+            self._complained.add((name, reason))
+            log.warning("not sent", intent=name, cause=error.cause, fix=FIXES.get(reason, error.fix))
+
+
+def run_forever(node: Node, clock: Callable[[], float], stop: threading.Event, poll_s: float) -> None:
+    """Steps the node until the run is over or `stop` is set.
+
+    Endpoints that fail, a full disk, a key without coin are waited out: a node that dies cannot reveal. Raises
+    WrongChain, JournalLocked and JournalCorrupt, which no waiting mends.
+    """
+    try:
+        while not stop.is_set() and not node.finished:
+            try:
+                due = node.step(wait=False)
+            except (WrongChain, JournalLocked, JournalCorrupt):
+                raise
+            except (ChainError, StorageError, OSError) as error:
+                log.error("waiting", cause=getattr(error, "cause", str(error)), fix=getattr(error, "fix", ""))
+                due = clock() + poll_s
+            stop.wait(max(0.2, min(poll_s, due - clock())))
+    finally:
+        node.close()

@@ -1,0 +1,239 @@
+"""What anyone may do for a run: settle rounds, pay, charge, lock and settle penalties (Protocol sections 5, 8, 9).
+
+`duties` only says what is due; a node sends each through its outbox, which asks `still_needed` again right before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.contracts import Call, PenaltyStatus, Runs, Settlement
+from earnest.client.run.record import RunRecord
+from earnest.protocol.consensus import hint_words
+from earnest.protocol.constants import SETTLE_PAGE
+from earnest.protocol.penalties import broken_round
+from earnest.protocol.schedule import Schedule
+from earnest.protocol.verdicts import Role, Verdict
+
+LATE_S = 86_400
+"""What has no end of its own (settling a penalty) is tried for this long at a time."""
+
+LOCK_PAGE = 8
+"""Seats locked in one transaction: each costs up to 1.1 M gas at 256 x 16, and a transaction has at most 2^24."""
+
+TURN_S = 20
+"""Seconds between one validator's turn to settle and the next one's; whose turn is first goes round with the rounds."""
+
+OPEN = (PenaltyStatus.LOCKED, PenaltyStatus.CONTESTED)
+
+
+@dataclass(frozen=True)
+class Duty:
+    """One transaction that is due: a name that survives restarts, the call, and the question to ask again."""
+
+    intent: str
+    call: Call
+    still_needed: Callable[[BlockRef], bool]
+    deadline: int
+
+
+class Settler:
+    """Lists the settlement duties of one run at one block.
+
+    `patience` (seconds) leaves the first go to others, and `turn` says how many are before this node in a round, so
+    that not everybody pays for the same transaction; together they wait at most half of the settle window.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        runs: Runs,
+        settlement: Settlement,
+        patience: int = 0,
+        turn: Callable[[int], int] = lambda round: 0,
+    ) -> None:
+        self._record = record
+        self._runs = runs
+        self._settlement = settlement
+        self._wished = patience
+        self._turn = turn
+
+    @property
+    def _schedule(self) -> Schedule:
+        return self._record.params.schedule()
+
+    def _patience(self, round: int) -> int:
+        return min(self._wished + self._turn(round) * TURN_S, self._record.params.settle_s // 2)
+
+    def duties(self, head: BlockRef) -> Iterator[Duty]:
+        """Everything due at `head`, in the order it should be sent."""
+        schedule, last = self._schedule, self._record.planned_rounds
+        for round in self._rounds_in_reach(head.time):
+            window = schedule.settle(round)
+            if round < last:
+                yield from self._charges(round, head)
+            if window.start + self._patience(round) <= head.time < window.end:
+                yield from self._settle_round(round, head, window.end)
+        yield from self._penalties(head)
+
+    def next_due(self, now: int) -> int | None:
+        """The next time at which something of this may become due."""
+        schedule = self._schedule
+        times = [
+            time
+            for round in range(max(0, schedule.round_at(now) - 2), self._record.planned_rounds + 1)
+            for time in (
+                schedule.reveal(round).end + self._patience(round),
+                schedule.settle(round).start + self._patience(round),
+            )
+        ]
+        times += [
+            self._settles_at(seen["round"]) for seen in self._record.penalties.values() if _is_open(seen)
+        ]
+        return min((time for time in times if time > now), default=None)
+
+    def _rounds_in_reach(self, now: int) -> range:
+        newest = min(self._schedule.round_at(now), self._record.planned_rounds)
+        return range(max(0, newest - 1), newest + 1)
+
+    def _charges(self, round: int, head: BlockRef) -> Iterator[Duty]:
+        schedule = self._schedule
+        end = schedule.settle(round).end
+        for role, opens in (
+            (Role.TRAINER, schedule.reveal(round).end),
+            (Role.VALIDATOR, schedule.score_reveal(round).end),
+        ):
+            if opens + self._patience(round) <= head.time < end and self._chargeable(round, role):
+                yield Duty(
+                    intent=f"charge/{round}/{role.name.lower()}",
+                    call=self._settlement.charge(self._record.run, round, role),
+                    still_needed=lambda at, role=role: (
+                        not self._settlement.charged(self._record.run, round, role, at=at)
+                    ),
+                    deadline=end,
+                )
+
+    def _chargeable(self, round: int, role: Role) -> bool:
+        seen = self._record.round(round)
+        committed, revealed = (
+            (set(seen.commits), set(seen.manifests))
+            if role is Role.TRAINER
+            else (set(seen.report_commits), set(seen.report_words))
+        )
+        return bool(committed - revealed) and 2 * len(committed & revealed) >= len(committed)
+
+    def _settle_round(self, round: int, head: BlockRef, deadline: int) -> Iterator[Duty]:
+        record, run = self._record, self._record.run
+        settled = record.settled(round)
+        state = self._settlement.round_record(run, round, at=head)
+        words = report_words(record, round)
+        if settled.void:
+            burnable = round < record.planned_rounds and bool(record.round(round).manifests)
+            if burnable and not state.void:
+                yield Duty(
+                    f"void/{round}",
+                    self._settlement.void(run, round, words),
+                    lambda at: not self._settlement.round_record(run, round, at=at).void,
+                    deadline,
+                )
+            return
+        if not state.complete:
+            for first, count in self._open_pages(round, state.pages):
+                yield Duty(
+                    f"settle/{round}/{first}",
+                    self._settlement.settle(
+                        run,
+                        round,
+                        first,
+                        count,
+                        hint_words(settled.consensus[first : first + count]),
+                        words,
+                        settled.majority,
+                    ),
+                    lambda at, first=first, count=count: self._page_is_open(round, first, count, at),
+                    deadline,
+                )
+            return
+        if round == record.planned_rounds:
+            return
+        if settled.counted and not self._settlement.validators_paid(run, round, at=head):
+            yield Duty(
+                f"pay-validators/{round}",
+                self._settlement.pay_validators(run, round),
+                lambda at: not self._settlement.validators_paid(run, round, at=at),
+                deadline,
+            )
+        guilty = [seat for seat in self._guilty(round) if self._unlocked(round, seat, head)]
+        for first in range(0, len(guilty), LOCK_PAGE):
+            page = guilty[first : first + LOCK_PAGE]
+            yield Duty(
+                f"lock/{round}/{page[0]}",
+                self._settlement.lock(run, round, page, words),
+                lambda at, page=page: any(self._unlocked(round, seat, at) for seat in page),
+                deadline,
+            )
+
+    def _open_pages(self, round: int, settled: int) -> list[tuple[int, int]]:
+        """(first seat, count) of what to settle: everything at once or, once somebody began, page by page.
+
+        `settled` is the contract's bitmap of pages. Nothing is owed to seats above the last that revealed.
+        """
+        record = self._record
+        seats = record.trainer_count() if round < record.planned_rounds else 0
+        if settled == 0:
+            return [(0, seats)]
+        span = max(record.round(round).manifests, default=-1) + 1
+        return [
+            (first, min(SETTLE_PAGE, seats - first))
+            for first in range(0, span, SETTLE_PAGE)
+            if not settled >> first // SETTLE_PAGE & 1
+        ]
+
+    def _page_is_open(self, round: int, first: int, count: int, at: BlockRef) -> bool:
+        state = self._settlement.round_record(self._record.run, round, at=at)
+        pages = range(first // SETTLE_PAGE, -(-(first + count) // SETTLE_PAGE))
+        return not state.complete and not any(state.pages >> page & 1 for page in pages)
+
+    def _guilty(self, round: int) -> list[int]:
+        """Seats whose verdict costs bond; in a broken round verdict 4 costs nothing (Protocol section 9)."""
+        record = self._record
+        terms, verdicts = record.params.penalty_terms(), record.settled(round).verdicts
+        broken = broken_round(verdicts.count(Verdict.HARMFUL), len(record.round(round).manifests))
+        return [
+            seat
+            for seat, verdict in enumerate(verdicts)
+            if terms.bps(verdict) and not (broken and verdict == Verdict.HARMFUL)
+        ]
+
+    def _unlocked(self, round: int, seat: int, at: BlockRef) -> bool:
+        penalty = self._settlement.penalty_id(self._record.run, round, seat, at=at)
+        return self._settlement.penalty(penalty, at=at).status == 0
+
+    def _penalties(self, head: BlockRef) -> Iterator[Duty]:
+        for penalty, seen in self._record.penalties.items():
+            if _is_open(seen) and head.time >= self._settles_at(seen["round"]):
+                yield Duty(
+                    f"settle-penalty/{penalty.hex()}",
+                    self._settlement.settle_penalty(penalty),
+                    lambda at, penalty=penalty: self._settlement.penalty(penalty, at=at).status in OPEN,
+                    head.time + LATE_S,
+                )
+
+    def _settles_at(self, round: int) -> int:
+        return self._schedule.contest(round).end + self._patience(round)
+
+
+def _is_open(penalty: dict[str, Any]) -> bool:
+    return penalty["status"] in ("locked", "contested")
+
+
+def report_words(record: RunRecord, round: int) -> list[list[bytes]]:
+    """Revealed reports by validator seat as the contract takes them; empty where there is none."""
+    seen, count = record.round(round).report_words, len(record.validator_stakes(round))
+    return [list(seen.get(seat, ())) for seat in range(count)]
+
+
+__all__ = ["Duty", "Settler", "report_words"]

@@ -1,0 +1,368 @@
+"""A node's own copy of a run: the record from the chain, the samples and the states that follow from it.
+
+Everything here is recomputed from the public record and the published payloads (Protocol sections 6, 8 and 10), so two
+nodes that have seen the same blocks hold the same states, bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import structlog
+
+from earnest.attestation.evidence_file import MAX_EVIDENCE_BYTES
+from earnest.attestation.policy_file import PolicyFile
+from earnest.base.errors import ReorgDetected, StorageError, Unavailable, WrongContent
+from earnest.client.chain.blockref import BlockRef
+from earnest.client.chain.scanner import Scanner
+from earnest.client.run.record import RunRecord
+from earnest.client.storage.fetch import fetch
+from earnest.client.storage.journal import Journal
+from earnest.client.storage.objects import ObjectStore
+from earnest.protocol.assignment import RoundSamples
+from earnest.protocol.merkle import content_root
+from earnest.protocol.recipe import Recipe
+from earnest.protocol.schedule import Schedule
+from earnest.protocol.seed import fallback_seed
+from earnest.protocol.step import clip_norm, shares
+from earnest.protocol.verdicts import Role
+from earnest.training.codecs import Codec, Update
+from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.state import State, StateError, from_bytes, state_bytes, state_root, to_bytes
+from earnest.training.diloco.tensorfile import PayloadError
+
+log = structlog.get_logger()
+
+UPDATES_KEPT = 9
+"""Rounds whose decoded updates stay in memory: this one, and the 8 that it is compared with."""
+
+SLOWEST_FETCH_S = 10.0
+"""Seconds for one source to deliver a payload: nobody's server may cost a validator its window."""
+
+FETCHERS = 32
+"""Payloads that are fetched at the same time."""
+
+
+Obtain = Callable[[int, int], bytes]
+"""One object of a seat in a round: `Follower.payload` or `Follower.evidence`."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The state after a round, and its root."""
+
+    state: State
+    root: bytes
+
+
+class Follower:
+    """Follows one run. `advance` to a block first; every answer then speaks of that block.
+
+    `store` is the node's public object store: states and payloads that it has seen are kept and served from there.
+    `locate` turns a registered URI into the one to ask, where names are not the network's. `policy` is the attestation
+    policy of a run that has one.
+    """
+
+    def __init__(
+        self,
+        *,
+        record: RunRecord,
+        recipe: Recipe,
+        codec: Codec,
+        initial: State,
+        scanner: Scanner,
+        store: ObjectStore,
+        journal: Journal,
+        locate: Callable[[str], str] = str,
+        policy: PolicyFile | None = None,
+    ) -> None:
+        self.record = record
+        self.policy = policy
+        self._locate = locate
+        self.recipe = recipe
+        self.codec = codec
+        self._scanner = scanner
+        self._store = store
+        self._journal = journal
+        self._samples: list[RoundSamples] = []
+        self._pool = recipe.sample_pool()
+        self._standings = {-1: Standing(initial, state_root(initial))}
+        self._lineage = [self._standings[-1].root]
+        self._updates: dict[tuple[int, int], Update] = {}
+        self.at: BlockRef | None = None
+        self.forks = 0
+        """How often what was read had to be forgotten: whatever a node derived before is void too."""
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.record.params.schedule()
+
+    def advance(self, head: BlockRef) -> None:
+        """Reads everything up to `head`. What was derived from blocks that are no longer there is derived anew."""
+        try:
+            self.record.apply(self._scanner.poll(head))
+        except ReorgDetected as reorg:
+            log.warning("blocks were replaced", after=reorg.number, cause=reorg.cause)
+            self._forget_everything(reorg.number)
+            self.record.apply(self._scanner.poll(head))
+        self.at = head
+
+    def _forget_everything(self, after: int) -> None:
+        self.forks += 1
+        self.record.rewind(after)
+        self._updates.clear()
+        self._standings = {-1: self._standings[-1]}
+        self._lineage = self._lineage[:1]
+        self._samples, self._pool = [], self.recipe.sample_pool()
+
+    # Where objects are
+
+    def sources(self, round: int, seat: int) -> list[str]:
+        """Base URLs to ask for a payload: that of the seat's owner in `round` first, then every validator's mirror."""
+        record = self.record.seats[Role.TRAINER].get(seat)
+        own = record.uris.at(round) if record else None
+        return [self._locate(own), *self.mirrors()] if own else self.mirrors()
+
+    def mirrors(self) -> list[str]:
+        """Every validator's base URL."""
+        seats = sorted(self.record.seats[Role.VALIDATOR].items())
+        return [self._locate(record.uri) for _, record in seats if record.uri]
+
+    def mirror_of(self, validator: int) -> str | None:
+        """The base URL of one validator seat, None if it named none."""
+        seat = self.record.seats[Role.VALIDATOR].get(validator)
+        return self._locate(seat.uri) if seat is not None and seat.uri else None
+
+    def payload(self, round: int, seat: int) -> bytes:
+        """The payload that the seat revealed, verified, from this node's store or any mirror; kept from then on.
+
+        Raises Unavailable (client.storage.fetch), StorageError or OSError when the store cannot be read.
+        """
+        root, limit = self.record.round(round).manifests[seat].update, self.recipe.max_payload_bytes
+        return self._fetched(root, self.sources(round, seat), limit)
+
+    def evidence(self, round: int, seat: int) -> bytes:
+        """What the enclave key that signed the seat's manifest rests on, verified against the root on the record.
+
+        Raises KeyError where the reveal was not attested, Unavailable, StorageError or OSError as `payload` does.
+        """
+        root = self.record.round(round).attested[seat].evidence_root
+        return self._fetched(root, self.sources(round, seat), MAX_EVIDENCE_BYTES)
+
+    def _fetched(self, root: bytes, sources: Sequence[str], limit: int) -> bytes:
+        try:
+            return self._store.get(root, limit)
+        except (Unavailable, WrongContent):
+            content = fetch(root, None, sources, limit, timeout_s=SLOWEST_FETCH_S)
+        self._kept(content)
+        return content
+
+    def _kept(self, content: bytes) -> bytes:
+        """Puts an object where others can fetch it; returns its root. A full disk costs only them."""
+        try:
+            return self._store.put(content)
+        except (StorageError, OSError) as error:
+            log.error("object not kept", cause=str(error))
+            return content_root(content)
+
+    def payloads(self, round: int) -> dict[int, bytes | StorageError | OSError]:
+        """By revealed seat its payload, or why it is not to be had; all are fetched side by side."""
+        return self._obtain(self.payload, round, sorted(self.record.round(round).manifests))
+
+    def evidences(self, round: int) -> dict[int, bytes | StorageError | OSError]:
+        """By seat whose reveal was attested its evidence, or why it is not to be had."""
+        return self._obtain(self.evidence, round, sorted(self.record.round(round).attested))
+
+    def mirror(self, round: int) -> None:
+        """Fetches what has been revealed so far and is not kept yet, so that it is served from here too."""
+        seen = self.record.round(round)
+        kinds: tuple[tuple[str, Obtain, dict[int, bytes]], ...] = (
+            ("payload", self.payload, {seat: one.update for seat, one in seen.manifests.items()}),
+            ("evidence", self.evidence, {seat: one.evidence_root for seat, one in seen.attested.items()}),
+        )
+        for kind, obtain, roots in kinds:
+            missing = [seat for seat in sorted(roots) if not self._has(roots[seat])]
+            for seat, found in self._obtain(obtain, round, missing).items():
+                if not isinstance(found, bytes):
+                    log.warning(f"{kind} not mirrored", round=round, seat=seat, cause=str(found))
+
+    def _obtain(
+        self, one: Obtain, round: int, seats: Sequence[int]
+    ) -> dict[int, bytes | StorageError | OSError]:
+        def obtain(seat: int) -> bytes | StorageError | OSError:
+            try:
+                return one(round, seat)
+            except (StorageError, OSError) as error:
+                return error
+
+        with ThreadPoolExecutor(max(1, min(len(seats), FETCHERS))) as pool:
+            return dict(zip(seats, pool.map(obtain, seats), strict=True))
+
+    def _has(self, root: bytes) -> bool:
+        try:
+            return self._store.has(root)
+        except StorageError:
+            return False
+
+    def update(self, round: int, seat: int) -> Update:
+        """The decoded update of a seat; raises what `payload` raises, or PayloadError."""
+        if (round, seat) not in self._updates:
+            self._updates[round, seat] = self.codec.decode(self.payload(round, seat))
+        return self._updates[round, seat]
+
+    # Samples
+
+    def samples(self, round: int) -> RoundSamples | None:
+        """Who trains on what in `round`; None before it opens or while an earlier round's seed is still to come.
+
+        Protocol section 6: the seats that work in a round are known once it is open.
+        """
+        if self.at is None or self.at.time < self.schedule.opens(round):
+            return None
+        while len(self._samples) <= round:
+            seed = self._assignment_seed(len(self._samples))
+            if seed is None:
+                return None
+            seats = self.record.active_trainers(len(self._samples))
+            self._samples.append(self._pool.assign(seed, seats))
+        return self._samples[round]
+
+    def _assignment_seed(self, round: int) -> bytes | None:
+        run, source = self.record.run, self.schedule.assignment_seed_round(round)
+        if source is None:
+            return fallback_seed(run, round)
+        seed = self.record.round(source).seed
+        over = self.at is not None and self.at.time >= self.schedule.score_commit(source).end
+        if seed is None and over:
+            return fallback_seed(run, round)
+        return seed
+
+    # States
+
+    def closed(self, round: int) -> bool:
+        """Whether the round's reports are all revealed, so that its outcome is decided."""
+        return self.at is not None and self.at.time >= self.schedule.score_reveal(round).end
+
+    def standing_after(self, round: int) -> Standing | None:
+        """The state after `round` (-1: the initial state); None while it cannot be computed yet.
+
+        Raises Unavailable when an accepted payload is to be had from nobody.
+        """
+        if round in self._standings:
+            return self._standings[round]
+        if not self.closed(round):
+            return None
+        known = self._restore(round)
+        while known < round:
+            known += 1
+            self._standings[known] = self._step(known, self._standings[known - 1])
+            self._write_down(known)
+            self._forget(known)
+        return self._standings[round]
+
+    def _restore(self, round: int) -> int:
+        """The last round up to `round` whose state is at hand, in memory or from before a restart."""
+        known = max(r for r in self._standings if r <= round)
+        for earlier in range(round, known, -1):
+            root = self._journal.get(self._state_key(earlier))
+            try:
+                state = root and from_bytes(
+                    self._store.get(root, state_bytes(self.codec.spec)), self.codec.spec
+                )
+            except (StorageError, StateError, OSError):
+                continue
+            if root and state:
+                self._standings[earlier] = Standing(state, root)
+                return earlier
+        return known
+
+    def _write_down(self, round: int) -> None:
+        try:
+            self._journal.put(self._state_key(round), self._standings[round].root)
+        except StorageError as error:
+            log.error("state not remembered", round=round, cause=error.cause)
+
+    def _state_key(self, round: int) -> str:
+        return f"{self.record.run}/state/{self._lineage_of(round).hex()}"
+
+    def _lineage_of(self, round: int) -> bytes:
+        """A digest of all that the state after `round` follows from: other blocks, another digest."""
+        while len(self._lineage) <= round + 1:
+            number = len(self._lineage) - 1
+            counted = self._counted(number)
+            manifests = self.record.round(number).manifests
+            inputs = [(seat, weight, manifests[seat].update.hex()) for seat, weight in counted.items()]
+            before = self._lineage[-1]
+            after = hashlib.sha256(before + repr(inputs).encode()).digest() if inputs else before
+            self._lineage.append(after)
+        return self._lineage[round + 1]
+
+    def _counted(self, round: int) -> dict[int, int]:
+        """By seat, ascending, the weights above 0 of a closed round; none where it is void."""
+        return {seat: weight for seat, weight in enumerate(self.record.settled(round).consensus) if weight}
+
+    def newest(self, round: int) -> Standing | None:
+        """The state that this round's aggregate is added to."""
+        return self.standing_after(round - 1)
+
+    def base(self, round: int) -> Standing | None:
+        """The state that this round's training starts from."""
+        return self.standing_after(self.schedule.base_round(round))
+
+    def _step(self, round: int, before: Standing) -> Standing:
+        counted, portion = self._counted(round), shares(self.record.settled(round).consensus)
+        if not counted:
+            return before
+        try:
+            updates = {seat: self.update(round, seat) for seat in counted}
+        except (Unavailable, WrongContent, PayloadError) as error:
+            log.warning("round cannot be replayed", round=round, cause=str(error))
+            return self._download(round)
+        outer = self.recipe.outer
+        gradient = aggregate(
+            list(updates.items()),
+            portion,
+            before.state.clip_norm,
+            outer.aggregation,
+        )
+        stepped = outer_step(before.state, gradient, outer.lr, outer.momentum)
+        norms = [(updates[seat].norm, weight) for seat, weight in counted.items()]
+        state = replace(stepped, clip_norm=clip_norm(norms, self.recipe.scoring.clip_norm))
+        root = self._kept(to_bytes(state))
+        log.info("state", round=round, root=root.hex(), counted=len(counted))
+        return Standing(state, root)
+
+    def _download(self, round: int) -> Standing:
+        """The state after `round` as a later round's majority reported it, for payloads that are gone."""
+        root = self._agreed_root(round)
+        if root is None:
+            raise Unavailable(
+                f"an accepted update of round {round} is served by nobody, and no later report names its state",
+                "wait for the next round's reports, or add a mirror that has the payload",
+            )
+        data = self._fetched(root, self.mirrors(), state_bytes(self.codec.spec))
+        try:
+            return Standing(from_bytes(data, self.codec.spec), root)
+        except StateError as error:
+            raise Unavailable(
+                f"what the reports name as the state after round {round} is none: {error}",
+                "tell the run's sponsor: more than half of its validators' stake reported this",
+            ) from error
+
+    def _agreed_root(self, round: int) -> bytes | None:
+        """What the next reports that counted say the state after `round` is; void rounds in between change nothing."""
+        for later in range(round + 1, self.record.planned_rounds + 1):
+            if not self.closed(later):
+                return None
+            if (pair := self.record.settled(later).pair) is not None:
+                return pair[1]
+        return None
+
+    def _forget(self, round: int) -> None:
+        for old in [r for r in self._standings if -1 < r < round - 3]:
+            del self._standings[old]
+        for key in [key for key in self._updates if key[0] <= round - UPDATES_KEPT]:
+            del self._updates[key]

@@ -1,0 +1,85 @@
+"""The run file's attestation: the policy file that it names, and the level that goes with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from earnest.attestation.formats.quote import parse_quote
+from earnest.attestation.policy_file import PolicyFile, PolicyFileError
+from earnest.attestation.prover.simulated import SimulatedAttester
+from earnest.client.run.run_file import RunFile, RunFileError, remarks
+from earnest.protocol.run import Level
+from tests.client.world import tiny_recipe
+
+POLICY = PolicyFile.from_quotes([parse_quote(SimulatedAttester().quote(bytes(64)).quote)])
+FILE = """
+rounds = 1
+start_in_s = 5000
+trainers = 4
+validators = 2
+{attestation}
+[pool]
+trainer = 4
+validator = 1
+[bond]
+trainer = 1
+validator = 1
+[windows]
+commit_s = 1800
+reveal_s = 300
+score_commit_s = 900
+score_reveal_s = 300
+settle_s = 900
+contest_s = 900
+exit_delay_s = 172800
+[admission]
+open_trainers = true
+validators = ["0x000000000000000000000000000000000000dEaD"]
+[recipe]
+"""
+
+
+def read(folder: Path, attestation: str) -> RunFile:
+    path = folder / "terms" / "run.toml"
+    path.parent.mkdir()
+    path.write_text(FILE.format(attestation=attestation))
+    return RunFile.read(path)
+
+
+@pytest.mark.parametrize(("name", "level"), [("attested", Level.ATTESTED), ("accepted", Level.OPTIONAL)])
+def test_the_policy_is_read_from_where_the_run_file_is(name: str, level: Level, tmp_path: Path) -> None:
+    (tmp_path / "policy.json").write_text(POLICY.to_text())
+    file = read(tmp_path, f'verification = "{name}"\nattestation_policy = "../policy.json"')
+    policy = file.read_policy()
+    assert policy == POLICY
+    params = file.params(tiny_recipe(), bytes(32), 1_000, 18, policy)
+    assert (params.verification, params.attestation_policy) == (level, POLICY.hash)
+    assert any("SIMULATED - NOT A TEE" in remark for remark in remarks(params, tiny_recipe(), policy))
+
+
+def test_a_run_without_attestation_has_no_policy(tmp_path: Path) -> None:
+    file = read(tmp_path, "")
+    params = file.params(tiny_recipe(), bytes(32), 1_000, 18, file.read_policy())
+    assert (params.verification, params.attestation_policy) == (Level.INCENTIVE, bytes(32))
+
+
+@pytest.mark.parametrize(
+    "attestation",
+    ['verification = "attested"', 'attestation_policy = "policy.json"'],
+    ids=["level alone", "policy alone"],
+)
+def test_level_and_policy_belong_together(attestation: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFileError, match="attestation_policy"):
+        read(tmp_path, attestation).read_policy()
+
+
+def test_another_level_or_a_missing_policy_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RunFileError, match="'audited'; choose one of 'incentive', 'attested', 'accepted'"):
+        read(tmp_path, 'verification = "audited"')
+    (tmp_path / "terms" / "run.toml").unlink()
+    (tmp_path / "terms").rmdir()
+    file = read(tmp_path, 'verification = "attested"\nattestation_policy = "none.json"')
+    with pytest.raises(PolicyFileError, match="No such file"):
+        file.read_policy()
