@@ -22,8 +22,8 @@ from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score, seat_weights
 from earnest.training.codecs import make_codec
 from earnest.training.diloco.state import spec
-from earnest.validator.evidence import HarmBook, HarmFinding
 from earnest.validator.gain import Losses, Meter, applied, mean_update
+from earnest.validator.harm import HarmBook, HarmFinding
 from earnest.validator.payload import Refusal, check_payload
 from earnest.validator.report import evidence_file
 from earnest.validator.round import (

@@ -21,7 +21,7 @@ from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.verdicts import Role, Verdict
 from earnest.training.codecs import Update
 from earnest.training.tasks.task import Task
-from earnest.validator.enclaves import Enclaves
+from earnest.validator.attested import Enclaves
 from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.payload import Refusal, check_payload
 from earnest.validator.report import abstention, build_report

@@ -14,8 +14,8 @@ from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score
 from earnest.training.diloco.state import State
 from earnest.training.tasks.task import Task
-from earnest.validator.evidence import HarmBook, HarmFinding
 from earnest.validator.gain import Losses, summarise
+from earnest.validator.harm import HarmBook, HarmFinding
 from earnest.validator.margin import margin
 from earnest.validator.payload import Refusal
 from earnest.validator.similarity import Likeness, Position, Published

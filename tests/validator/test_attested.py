@@ -24,7 +24,7 @@ from earnest.training.codecs import make_codec
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import spec
 from earnest.training.tasks.shakespeare import Shakespeare
-from earnest.validator.enclaves import Enclaves
+from earnest.validator.attested import Enclaves
 from earnest.validator.judge import Missing, judge_round
 from earnest.validator.payload import Refusal
 from tests.client.attested_town import VENDOR, Town, enclave_key, open_town
@@ -251,6 +251,6 @@ def test_a_lack_of_memory_is_an_abstention_and_not_the_end_of_the_process(
     def exhausted(content: bytes) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("earnest.validator.enclaves.Evidence.read", exhausted)
+    monkeypatch.setattr("earnest.validator.attested.Evidence.read", exhausted)
     found = view.unattested(0)
     assert found[0].verdict == Verdict.ABSTAIN

@@ -3,7 +3,7 @@
 import numpy as np
 
 from earnest.protocol.evidence import EvidenceTerms, threshold
-from earnest.validator.evidence import HarmBook
+from earnest.validator.harm import HarmBook
 
 TERMS = EvidenceTerms()
 LIMIT = threshold(TERMS, rounds=6, trainer_limit=4)
