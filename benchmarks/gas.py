@@ -28,7 +28,7 @@ from earnest.attestation.formats.quote import (
     parse_quote,
     registry_parts,
 )
-from earnest.deploy.devnet import CHAIN_ID, GAS_LIMIT, Call, Devnet
+from earnest.deploy.devnet.chain import CHAIN_ID, GAS_LIMIT, Call, Devnet
 from earnest.protocol.attestation import round_statement
 from tests import anvil
 from tests.contracts import attested, harness, osaka

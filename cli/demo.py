@@ -37,7 +37,8 @@ from earnest.client.node.node import Node, NodeParts
 from earnest.client.run.bundle import RunFiles, publish
 from earnest.client.run.follower import Follower
 from earnest.client.trainer.node import HonestWork, TrainerNode
-from earnest.deploy.devnet import Devnet, account
+from earnest.deploy.devnet.chain import Devnet, account
+from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
 from earnest.protocol.merkle import admission_root
@@ -306,7 +307,7 @@ def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
     names += [f"validator-{i}" for i in range(options.validators)]
     keys = [account(seed, index) for index in range(len(names))]
     devnet = Devnet({key.address: GAS_MONEY for key in keys})
-    chain = Chain([devnet.provider], devnet.chain_id)
+    chain = Chain([DevnetProvider(devnet)], devnet.chain_id)
     with ExitStack() as closing:
         signers = {
             name: _keystore(folder / "keys" / f"{name}.json", bytes(key.key))

@@ -9,6 +9,7 @@ from earnest.cli.exits import UsageError
 from earnest.cli.flags import KeyFlags
 from earnest.cli.output import Answer, show, table
 from earnest.cli.session import Session
+from earnest.deploy.devnet.server import serve
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -55,7 +56,7 @@ def devnet(
     keys
         Folder for the accounts' key files account-0.json, account-1.json, ..., for the password given.
     """
-    from earnest.deploy.devnet import CHAIN_ID, Devnet, account
+    from earnest.deploy.devnet.chain import CHAIN_ID, Devnet, account
 
     with Session(flags) as session:
         if block_time <= 0 or not 1 <= accounts <= 1_000 or balance < 0 or finality < 0:
@@ -69,7 +70,7 @@ def devnet(
         chain = Devnet(balances, genesis_time=int(session.world.clock()), finality=finality)
         with session.world.stopping() as stop:
             try:
-                with chain.serve(host, port, block_time, clock=session.world.clock) as server:
+                with serve(chain, host, port, block_time, clock=session.world.clock) as server:
                     listed = [
                         {"account": one.address, "key_file": str(files[i]) if files else None}
                         for i, one in enumerate(funded)

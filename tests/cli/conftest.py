@@ -18,7 +18,8 @@ from earnest.cli import main
 from earnest.cli.world import World
 from earnest.client.chain.signer import import_key
 from earnest.client.settings import Settings
-from earnest.deploy.devnet import Devnet, account
+from earnest.deploy.devnet.chain import Devnet, account
+from earnest.deploy.devnet.server import serve
 
 SEED = b"cli tests"
 PASSWORD = "a good password"
@@ -188,7 +189,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 def _served(folder: Path) -> Iterator[Place]:
     devnet = Devnet({ADDRESS[role]: 100 * COIN for role in ROLES if role != "stranger"})
-    with devnet.serve(port=0, block_time_s=BEAT_S, clock=time.time) as server:
+    with serve(devnet, port=0, block_time_s=BEAT_S, clock=time.time) as server:
         yield Place(devnet, server.url, folder)
 
 

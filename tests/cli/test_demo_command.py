@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from earnest.cli.demo import DemoOptions, set_up
+from earnest.deploy.devnet.server import serve
 from tests.cli.conftest import BEAT_S, Result
 
 Cli = Callable[..., Result]
@@ -47,7 +48,7 @@ def test_a_penalty_is_shown_and_contested_with_the_owners_key(cli: Cli, tmp_path
         def ask(*argv: str, role: str | None = None) -> dict[str, Any]:
             """One command against the demo's chain, which stands still but for a second a block."""
             now = demo.devnet.now()
-            with demo.devnet.serve(port=0, block_time_s=BEAT_S, clock=lambda: now) as server:
+            with serve(demo.devnet, port=0, block_time_s=BEAT_S, clock=lambda: now) as server:
                 flags = ["--rpc", server.url, *manifest]
                 if role is not None:
                     key = tmp_path / f"nodes/keys/{role}.json"

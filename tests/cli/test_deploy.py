@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from earnest.deploy.devnet import Devnet
+from earnest.deploy.devnet.chain import Devnet
+from earnest.deploy.devnet.server import serve
 from tests.cli.conftest import ADDRESS, BEAT_S, COIN, Place, Result
 
 Cli = Callable[..., Result]
@@ -60,7 +61,7 @@ def test_a_local_chain_that_was_started_anew_is_deployed_to_again(
     addresses = []
     for birth in (1_700_000_000, 1_700_000_001):
         devnet = Devnet({ADDRESS["sponsor"]: 100 * COIN}, genesis_time=birth)
-        with devnet.serve(port=0, block_time_s=BEAT_S, clock=time.time) as server:
+        with serve(devnet, port=0, block_time_s=BEAT_S, clock=time.time) as server:
             flags = acting(server.url)
             result = cli("deploy", "run", *flags, "--json")
             assert result.code == 0, result

@@ -14,7 +14,7 @@ from earnest.cli.run import start_command
 from earnest.cli.run_view import which_round
 from earnest.client.run.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
-from earnest.deploy.devnet import account
+from earnest.deploy.devnet.chain import account
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Role
 from tests.cli.conftest import ADDRESS, COIN, Place, Result

@@ -24,7 +24,8 @@ from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer
 from earnest.client.run.record import RunRecord
-from earnest.deploy.devnet import Devnet
+from earnest.deploy.devnet.chain import Devnet
+from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
 from earnest.protocol.attestation import Evidence, Registration, key_binding, round_statement
@@ -180,7 +181,7 @@ def open_town(kind: str, folder: Path, document: PolicyDocument | None = None) -
     """
     if kind == "embedded":
         devnet = Devnet({signer.address: 100 * COIN for signer in SIGNERS.values()})
-        yield _settle(devnet.provider, devnet.chain_id, folder, document)
+        yield _settle(DevnetProvider(devnet), devnet.chain_id, folder, document)
         return
     with anvil() as url:
         provider = HTTPProvider(url, exception_retry_configuration=None)

@@ -28,7 +28,8 @@ from earnest.client.chain.signer import Signer, import_key
 from earnest.client.node.node import Node
 from earnest.client.run.bundle import RunFiles, publish
 from earnest.client.trainer.node import TrainerNode
-from earnest.deploy.devnet import Devnet, account
+from earnest.deploy.devnet.chain import Devnet, account
+from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
 from earnest.protocol.merkle import admission_root
@@ -114,7 +115,7 @@ class World:
         self.keys = {name: account(SEED, index) for index, name in enumerate(self.names)}
         self.served = Names()  # ports on the chain would make every run another one
         self.devnet = Devnet({key.address: 100 * COIN for key in self.keys.values()})
-        self.chain = Chain([self.devnet.provider], self.devnet.chain_id)
+        self.chain = Chain([DevnetProvider(self.devnet)], self.devnet.chain_id)
         self.signers = {name: self._keystore(name) for name in self.names}
         self.deployment = self._deploy()
         self.contracts = self.deployment.contracts

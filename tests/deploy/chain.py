@@ -16,8 +16,8 @@ from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import IntentStore, MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer
 from earnest.contracts import load_artifact
-from earnest.deploy.devnet import Devnet, account
-from earnest.deploy.jsonrpc import DevnetProvider
+from earnest.deploy.devnet.chain import Devnet, account
+from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.manifest import Manifest
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
@@ -71,7 +71,7 @@ def deploy_token(devnet: Devnet, deployer: LocalAccount = sponsor) -> str:
     """PlainToken, by the first transaction of its deployer, who may mint."""
     data = load_artifact("PlainToken").bytecode + encode(["string", "string"], ["Token", "TOK"])
     hash_ = devnet.send(signed(deployer, 0, to="", value=0, data=data, gas=2_000_000))
-    receipt = ask(devnet.provider, "eth_getTransactionReceipt", "0x" + hash_.hex())
+    receipt = ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + hash_.hex())
     assert receipt["status"] == "0x1"
     return Web3.to_checksum_address(receipt["contractAddress"])
 
@@ -105,7 +105,7 @@ class MortalProvider(DevnetProvider):
 
 
 def chain_of(devnet: Devnet, provider: BaseProvider | None = None) -> Chain:
-    return Chain([provider or devnet.provider], devnet.chain_id, devnet.finality)
+    return Chain([provider or DevnetProvider(devnet)], devnet.chain_id, devnet.finality)
 
 
 def outbox_of(chain: Chain, store: IntentStore, sender: LocalAccount = sponsor) -> Outbox:

@@ -15,7 +15,7 @@ from earnest.base.errors import OutOfFunds
 from earnest.client.chain.outbox import MemoryIntents
 from earnest.client.storage.journal import Journal
 from earnest.contracts import load_artifact
-from earnest.deploy.devnet import Devnet
+from earnest.deploy.devnet.chain import Devnet
 from earnest.deploy.manifest import Manifest, ManifestError, load_manifest, plan_of, planned, save_manifest
 from earnest.deploy.plan import SINK, Plan, create_address, make_plan
 from earnest.deploy.run import DeploymentError, run_plan, unfinished_plan

@@ -6,7 +6,8 @@ import pytest
 
 from earnest.base.errors import WrongChain
 from earnest.client.chain.endpoints import Chain
-from earnest.deploy.devnet import CHAIN_ID
+from earnest.deploy.devnet.chain import CHAIN_ID
+from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.networks import NetworkError, network, networks
 from tests.deploy.chain import fresh_devnet
 
@@ -56,6 +57,6 @@ def test_finality_and_explorer_links():
 
 def test_another_chain_behind_the_url_is_noticed_on_first_use():
     sepolia = network("sepolia")
-    chain = Chain([fresh_devnet().provider], sepolia.chain_id, sepolia.finality_blocks)
+    chain = Chain([DevnetProvider(fresh_devnet())], sepolia.chain_id, sepolia.finality_blocks)
     with pytest.raises(WrongChain, match="1337"):
         chain.head()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from eth.vm.forks.prague import PragueVM
 
-import earnest.deploy.devnet
-from earnest.deploy.p256 import verifies
+import earnest.deploy.devnet.chain
+from earnest.deploy.devnet.p256 import verifies
 from earnest.deploy.probe import BAD_SIGNATURE, GOOD_SIGNATURE, has_p256
 from tests.deploy.chain import chain_of, fresh_devnet
 
@@ -17,7 +17,7 @@ def test_the_embedded_chain_has_the_precompile() -> None:
 
 
 def test_a_chain_of_the_fork_before_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earnest.deploy.devnet, "_VM", PragueVM)
+    monkeypatch.setattr(earnest.deploy.devnet.chain, "_VM", PragueVM)
     chain = chain_of(fresh_devnet())
     assert not has_p256(chain, chain.head())
 

@@ -27,7 +27,7 @@ from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.scanner import Event
 from earnest.client.chain.signer import Signer, import_key
 from earnest.client.run.record import RunRecord
-from earnest.deploy.devnet import account
+from earnest.deploy.devnet.chain import account
 from earnest.deploy.manifest import load_manifest
 from tests.anvil import KEY as ANVIL_KEY
 from tests.anvil import anvil_command, free_port

@@ -13,6 +13,7 @@ from web3.types import RPCEndpoint, RPCResponse
 
 from earnest.base.errors import EarnestError, JournalLocked
 from earnest.client.account.account import Party
+from earnest.deploy.devnet.server import DevnetProvider
 from earnest.protocol.verdicts import Role
 from tests.client.world import World, make_world
 
@@ -73,7 +74,7 @@ def step_under_fire(world: World, name: str, first: int, stride: int) -> int:
             party = world.open(name)
             node = world.node(name)
             fuse_journal(party, fuse)
-            node.parts.chain._endpoints[0]._request = Fused(world.devnet.provider, fuse).make_request
+            node.parts.chain._endpoints[0]._request = Fused(DevnetProvider(world.devnet), fuse).make_request
             return node.step()
         except Killed:
             ticks += stride
@@ -82,7 +83,7 @@ def step_under_fire(world: World, name: str, first: int, stride: int) -> int:
 
 
 def unfuse(world: World) -> None:
-    world.chain._endpoints[0]._request = world.devnet.provider.make_request
+    world.chain._endpoints[0]._request = DevnetProvider(world.devnet).make_request
 
 
 @pytest.mark.parametrize("victim", ["trainer-0", "validator-0"])

@@ -15,8 +15,9 @@ from web3.exceptions import ContractLogicError, Web3RPCError
 from earnest.base.errors import Reverted
 from earnest.client.chain.contracts import Call
 from earnest.client.chain.outbox import MemoryIntents
-from earnest.deploy.devnet import GENESIS_TIME, Devnet
-from earnest.deploy.jsonrpc import MAX_BATCH, MAX_REQUEST_BYTES
+from earnest.deploy.devnet.chain import GENESIS_TIME, Devnet
+from earnest.deploy.devnet.rpc import MAX_BATCH, MAX_REQUEST_BYTES
+from earnest.deploy.devnet.server import serve
 from tests.deploy.chain import (
     ask,
     calldata,
@@ -50,7 +51,7 @@ class Hand:
 def served(
     devnet: Devnet, clock: Callable[[], float], block_time_s: float = BEAT_S
 ) -> Iterator[HTTPProvider]:
-    with devnet.serve(port=0, block_time_s=block_time_s, clock=clock) as server:
+    with serve(devnet, port=0, block_time_s=block_time_s, clock=clock) as server:
         assert server.url.startswith("http://127.0.0.1:")
         yield over_http(server.url)
 
@@ -228,7 +229,7 @@ def test_a_port_in_use_is_an_error_and_leaves_the_chain_as_it_was():
     devnet = fresh_devnet()
     with served(fresh_devnet(), Hand(), block_time_s=60) as provider:
         port = int(str(provider.endpoint_uri).rsplit(":", 1)[1])
-        with pytest.raises(OSError), devnet.serve(port=port, clock=Hand()):
+        with pytest.raises(OSError), serve(devnet, port=port, clock=Hand()):
             pass
     devnet.send(signed(trainer, 0))
     assert devnet.now() == GENESIS_TIME + 1

@@ -5,8 +5,8 @@ seeds must not be random itself: eth-tester's draws `prevrandao` from the operat
 refuses nonce gaps, and leaves out revert data. Here a block follows from its parent, its time and its transactions.
 
     devnet = Devnet(accounts={"0x…": 10**24})
-    devnet.provider                           # in process: a transaction is mined when it arrives
-    with devnet.serve(clock=time.time) as server:
+    DevnetProvider(devnet)                           # in process: a transaction is mined when it arrives
+    with serve(devnet, clock=time.time) as server:
         server.url                            # the same chain over HTTP on loopback, a block a second
 """
 
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eth.abc import BlockHeaderAPI, ComputationAPI, ReceiptAPI, SignedTransactionAPI, StateAPI
 from eth.chains.base import MiningChain
@@ -38,11 +38,8 @@ from eth_utils.address import to_canonical_address
 from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException
 
-from earnest.deploy import p256
-from earnest.deploy.mempool import Mempool, Refused
-
-if TYPE_CHECKING:
-    from earnest.deploy.jsonrpc import DevnetProvider, DevnetServer
+from earnest.deploy.devnet import p256
+from earnest.deploy.devnet.mempool import Mempool, Refused
 
 CHAIN_ID = 1337
 GENESIS_TIME = 1_700_000_000  # unix seconds
@@ -115,13 +112,6 @@ class Devnet:
         self._block_numbers = {self._blocks[0].header.hash: 0}
         self._positions: dict[bytes, tuple[int, int]] = {}  # transaction hash -> block, index
 
-    @property
-    def provider(self) -> DevnetProvider:
-        """A web3 provider that answers in process exactly what the served chain answers over HTTP."""
-        from earnest.deploy.jsonrpc import DevnetProvider
-
-        return DevnetProvider(self)
-
     # Time
 
     def now(self) -> int:
@@ -156,29 +146,17 @@ class Devnet:
                 self._mine_block()
 
     @contextmanager
-    def serve(
-        self,
-        host: str = "127.0.0.1",
-        port: int = 8545,
-        block_time_s: float = 1.0,
-        *,
-        clock: Callable[[], float],
-    ) -> Iterator[DevnetServer]:
-        """Serves the chain over HTTP JSON-RPC in a thread and mines a block every `block_time_s` seconds.
+    def follow(self, clock: Callable[[], float]) -> Iterator[None]:
+        """While open, `clock` (unix seconds) drives the time and transactions wait for the next block.
 
-        clock: unix seconds, usually `time.time`; a chain that is ahead of it stays as far ahead. Port 0 picks
-        a free one. Transactions wait for the next block. On leaving, server and clock stop; the chain stays.
-        Raises OSError if the address cannot be bound.
+        A chain that is ahead of the clock stays as far ahead.
         """
-        from earnest.deploy.jsonrpc import DevnetServer
-
         with self.lock:
             still, automine = self._clock, self.automine
             self._offset = max(0, self.now() - int(clock()))
             self._clock, self.automine = clock, False
         try:
-            with DevnetServer(self, host, port, block_time_s) as server:
-                yield server
+            yield
         finally:
             with self.lock:
                 self._clock, self.automine = still, automine

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from web3 import EthereumTesterProvider, Web3
 from web3.exceptions import ContractLogicError
 
-from earnest.deploy.devnet import GAS_LIMIT, GENESIS_TIME, Devnet, account
-from earnest.deploy.mempool import MAX_PER_SENDER, Refused
+from earnest.deploy.devnet.chain import GAS_LIMIT, GENESIS_TIME, Devnet, account
+from earnest.deploy.devnet.mempool import MAX_PER_SENDER, Refused
+from earnest.deploy.devnet.server import DevnetProvider
 from tests.deploy.chain import (
     ETHER,
     ask,
@@ -59,25 +60,25 @@ def test_travelling_to_the_past_does_nothing():
 def test_increase_time_counts_from_the_head_and_waits_for_a_block():
     devnet = fresh_devnet()
     devnet.mine(10)
-    assert ask(devnet.provider, "evm_increaseTime", 100) == hex(110)
+    assert ask(DevnetProvider(devnet), "evm_increaseTime", 100) == hex(110)
     assert devnet.now() == GENESIS_TIME + 10
-    ask(devnet.provider, "evm_mine")
+    ask(DevnetProvider(devnet), "evm_mine")
     assert devnet.now() == GENESIS_TIME + 110
 
 
 def test_evm_mine_takes_a_timestamp_or_a_number_of_blocks():
     devnet = fresh_devnet()
-    ask(devnet.provider, "evm_mine", GENESIS_TIME + 50)
+    ask(DevnetProvider(devnet), "evm_mine", GENESIS_TIME + 50)
     assert (devnet.now(), devnet.head.header.block_number) == (GENESIS_TIME + 50, 1)
-    ask(devnet.provider, "evm_mine", {"blocks": 4})
+    ask(DevnetProvider(devnet), "evm_mine", {"blocks": 4})
     assert devnet.head.header.block_number == 5
-    assert refusal(devnet.provider, "evm_mine", {"blocks": 10**9})["code"] == -32602
+    assert refusal(DevnetProvider(devnet), "evm_mine", {"blocks": 10**9})["code"] == -32602
 
 
 def test_the_clock_cannot_be_set_beyond_what_a_block_can_hold():
     devnet = fresh_devnet()
     for method in ("evm_mine", "evm_increaseTime"):
-        assert refusal(devnet.provider, method, hex(2**64))["code"] == -32602
+        assert refusal(DevnetProvider(devnet), method, hex(2**64))["code"] == -32602
     devnet.mine()
     assert devnet.now() == GENESIS_TIME + 1
 
@@ -132,32 +133,32 @@ def test_a_contract_sees_the_hash_of_256_blocks_and_no_more():
     program = "5f35405f5260205ff3"  # return blockhash(calldata word)
     code = bytes.fromhex("68" + program + "5f526009" + "6017" + "f3")
     hash_ = devnet.send(signed(sponsor, 0, to="", value=0, data=code, gas=100_000))
-    receipt = ask(devnet.provider, "eth_getTransactionReceipt", "0x" + hash_.hex())
+    receipt = ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + hash_.hex())
     head = devnet.head.header.block_number
-    assert ask(devnet.provider, "eth_getCode", receipt["contractAddress"], "latest") == "0x" + program
+    assert ask(DevnetProvider(devnet), "eth_getCode", receipt["contractAddress"], "latest") == "0x" + program
 
     def seen(number: int) -> str:
         call = {"to": receipt["contractAddress"], "data": "0x" + number.to_bytes(32, "big").hex()}
-        return ask(devnet.provider, "eth_call", call, "latest")
+        return ask(DevnetProvider(devnet), "eth_call", call, "latest")
 
     for number in (head - 1, head - 255, head - 256):
-        assert seen(number) == ask(devnet.provider, "eth_getBlockByNumber", hex(number), False)["hash"]
+        assert seen(number) == ask(DevnetProvider(devnet), "eth_getBlockByNumber", hex(number), False)["hash"]
     assert int(seen(head - 257), 16) == int(seen(head), 16) == 0
 
 
 def test_a_reverted_chain_forgets_blocks_and_their_transactions_and_goes_another_way():
     devnet = fresh_devnet()
     devnet.mine(2)
-    snapshot = ask(devnet.provider, "evm_snapshot")
+    snapshot = ask(DevnetProvider(devnet), "evm_snapshot")
     gone = devnet.send(signed(trainer, 0))
     old = devnet.head.header.hash
-    assert ask(devnet.provider, "evm_revert", snapshot) is True
-    assert ask(devnet.provider, "eth_getTransactionReceipt", "0x" + gone.hex()) is None
-    assert ask(devnet.provider, "eth_getBlockByHash", "0x" + old.hex(), False) is None
+    assert ask(DevnetProvider(devnet), "evm_revert", snapshot) is True
+    assert ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + gone.hex()) is None
+    assert ask(DevnetProvider(devnet), "eth_getBlockByHash", "0x" + old.hex(), False) is None
     devnet.send(signed(trainer, 0, value=2))
     assert devnet.head.header.block_number == 3
     assert devnet.head.header.hash != old
-    assert ask(devnet.provider, "eth_getBalance", stranger.address, "latest") == hex(2)
+    assert ask(DevnetProvider(devnet), "eth_getBalance", stranger.address, "latest") == hex(2)
 
 
 # Waiting transactions
@@ -166,7 +167,9 @@ def test_a_reverted_chain_forgets_blocks_and_their_transactions_and_goes_another
 def test_in_process_a_transaction_is_mined_at_once():
     devnet = fresh_devnet()
     hash_ = devnet.send(signed(trainer, 0))
-    assert ask(devnet.provider, "eth_getTransactionReceipt", "0x" + hash_.hex())["blockNumber"] == "0x1"
+    assert (
+        ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + hash_.hex())["blockNumber"] == "0x1"
+    )
 
 
 def test_a_nonce_gap_waits_and_is_mined_once_it_is_filled():
@@ -184,7 +187,8 @@ def test_pending_counts_what_waits_without_a_gap():
     for nonce in (0, 1, 3):
         devnet.send(signed(trainer, nonce))
     counts = [
-        ask(devnet.provider, "eth_getTransactionCount", trainer.address, tag) for tag in ("latest", "pending")
+        ask(DevnetProvider(devnet), "eth_getTransactionCount", trainer.address, tag)
+        for tag in ("latest", "pending")
     ]
     assert counts == ["0x0", "0x2"]
 
@@ -192,9 +196,9 @@ def test_pending_counts_what_waits_without_a_gap():
 def test_a_waiting_transaction_is_found_but_has_no_block_and_no_receipt():
     devnet = fresh_devnet(automine=False)
     hash_ = "0x" + devnet.send(signed(trainer, 0)).hex()
-    waiting = ask(devnet.provider, "eth_getTransactionByHash", hash_)
+    waiting = ask(DevnetProvider(devnet), "eth_getTransactionByHash", hash_)
     assert (waiting["hash"], waiting["blockNumber"]) == (hash_, None)
-    assert ask(devnet.provider, "eth_getTransactionReceipt", hash_) is None
+    assert ask(DevnetProvider(devnet), "eth_getTransactionReceipt", hash_) is None
 
 
 def test_a_replacement_needs_ten_percent_more_and_then_wins():
@@ -206,9 +210,9 @@ def test_a_replacement_needs_ten_percent_more_and_then_wins():
     fees = {"maxFeePerGas": 2 * 10**9 * 110 // 100, "maxPriorityFeePerGas": 10**9 * 110 // 100}
     second = devnet.send(signed(trainer, 0, value=7, **fees))
     devnet.mine()
-    assert ask(devnet.provider, "eth_getTransactionByHash", "0x" + first.hex()) is None
-    assert ask(devnet.provider, "eth_getTransactionReceipt", "0x" + second.hex())["status"] == "0x1"
-    assert ask(devnet.provider, "eth_getBalance", stranger.address, "latest") == hex(7)
+    assert ask(DevnetProvider(devnet), "eth_getTransactionByHash", "0x" + first.hex()) is None
+    assert ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + second.hex())["status"] == "0x1"
+    assert ask(DevnetProvider(devnet), "eth_getBalance", stranger.address, "latest") == hex(7)
 
 
 def test_a_replacement_must_raise_the_tip_too():
@@ -250,7 +254,7 @@ def test_one_transaction_may_use_thirty_million_gas():
     devnet = fresh_devnet()
     invalid = b"\xfe"  # takes all the gas there is
     hash_ = devnet.send(signed(trainer, 0, to="", value=0, data=invalid, gas=30_000_000))
-    receipt = ask(devnet.provider, "eth_getTransactionReceipt", "0x" + hash_.hex())
+    receipt = ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + hash_.hex())
     assert (receipt["status"], receipt["gasUsed"]) == ("0x0", hex(30_000_000))
 
 
@@ -275,7 +279,9 @@ def test_a_transaction_that_can_no_longer_pay_is_dropped():
 )
 def test_a_bad_transaction_is_refused_in_plain_words(words, sender, nonce, fields):
     devnet = fresh_devnet()
-    error = refusal(devnet.provider, "eth_sendRawTransaction", "0x" + signed(sender, nonce, **fields).hex())
+    error = refusal(
+        DevnetProvider(devnet), "eth_sendRawTransaction", "0x" + signed(sender, nonce, **fields).hex()
+    )
     assert error["code"] == -32000
     assert words in error["message"]
     assert devnet.head.header.block_number == 0
@@ -303,9 +309,9 @@ def test_one_sender_cannot_fill_the_pool():
 def test_a_legacy_transaction_is_mined_at_its_gas_price():
     devnet = fresh_devnet()
     hash_ = "0x" + devnet.send(signed(trainer, 0, gasPrice=3 * 10**9)).hex()
-    receipt = ask(devnet.provider, "eth_getTransactionReceipt", hash_)
+    receipt = ask(DevnetProvider(devnet), "eth_getTransactionReceipt", hash_)
     assert (receipt["type"], receipt["effectiveGasPrice"]) == ("0x0", hex(3 * 10**9))
-    assert Web3(devnet.provider).eth.get_transaction(hash_)["gasPrice"] == 3 * 10**9  # pyright: ignore
+    assert Web3(DevnetProvider(devnet)).eth.get_transaction(hash_)["gasPrice"] == 3 * 10**9  # pyright: ignore
 
 
 @given(st.binary(max_size=200))
@@ -340,17 +346,17 @@ def test_a_revert_gives_its_reason_to_call_estimate_and_web3():
         "data": calldata("mint(address,uint256)", stranger.address, 1),
     }
     for method in ("eth_call", "eth_estimateGas"):
-        error = refusal(devnet.provider, method, call, "latest")
+        error = refusal(DevnetProvider(devnet), method, call, "latest")
         assert error["code"] == 3
         assert error["message"] == "execution reverted: token: not the minter"
         assert error["data"].startswith("0x08c379a0")
     with pytest.raises(ContractLogicError, match="token: not the minter"):
-        Web3(devnet.provider).eth.call(call)  # pyright: ignore
+        Web3(DevnetProvider(devnet)).eth.call(call)  # pyright: ignore
 
 
 def test_a_failing_call_without_a_revert_is_another_error():
     devnet = fresh_devnet()
-    error = refusal(devnet.provider, "eth_call", {"data": "0xfe"}, "latest")
+    error = refusal(DevnetProvider(devnet), "eth_call", {"data": "0xfe"}, "latest")
     assert (error["code"], error.get("data")) == (-32000, None)
     assert "InvalidInstruction" in error["message"]
 
@@ -360,8 +366,8 @@ def test_a_mined_revert_has_status_zero_and_keeps_the_nonce_used():
     token = deploy_token(devnet)
     data = calldata("mint(address,uint256)", trainer.address, 1)
     hash_ = devnet.send(signed(trainer, 0, to=token, value=0, data=data, gas=100_000))
-    assert ask(devnet.provider, "eth_getTransactionReceipt", "0x" + hash_.hex())["status"] == "0x0"
-    assert ask(devnet.provider, "eth_getTransactionCount", trainer.address, "latest") == "0x1"
+    assert ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + hash_.hex())["status"] == "0x0"
+    assert ask(DevnetProvider(devnet), "eth_getTransactionCount", trainer.address, "latest") == "0x1"
 
 
 def test_an_estimate_is_enough_and_not_much_more_than_enough():
@@ -369,9 +375,9 @@ def test_an_estimate_is_enough_and_not_much_more_than_enough():
     token = deploy_token(devnet)
     data = calldata("mint(address,uint256)", trainer.address, 5)
     call = {"to": token, "from": sponsor.address, "data": data}
-    gas = int(ask(devnet.provider, "eth_estimateGas", call), 16)
+    gas = int(ask(DevnetProvider(devnet), "eth_estimateGas", call), 16)
     hash_ = devnet.send(signed(sponsor, 1, to=token, value=0, data=data, gas=gas))
-    receipt = ask(devnet.provider, "eth_getTransactionReceipt", "0x" + hash_.hex())
+    receipt = ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + hash_.hex())
     assert receipt["status"] == "0x1"
     assert gas < int(receipt["gasUsed"], 16) * 1.1 + 3000
 
@@ -379,7 +385,7 @@ def test_an_estimate_is_enough_and_not_much_more_than_enough():
 def test_an_estimate_covers_the_floor_that_calldata_costs():
     devnet = fresh_devnet()
     call = {"to": stranger.address, "from": trainer.address, "data": "0x" + "11" * 20_000}
-    gas = int(ask(devnet.provider, "eth_estimateGas", call), 16)
+    gas = int(ask(DevnetProvider(devnet), "eth_estimateGas", call), 16)
     assert gas == 21_000 + 40 * 20_000
     with pytest.raises(Refused, match="intrinsic gas too low"):
         devnet.send(signed(trainer, 0, data=call["data"], gas=gas - 1))
@@ -393,11 +399,12 @@ def test_calls_read_the_block_they_name_and_change_nothing():
     supply = {"to": token, "data": calldata("totalSupply()")}
     before = devnet.head.header
     mint = calldata("mint(address,uint256)", trainer.address, 5)
-    ask(devnet.provider, "eth_call", {"to": token, "from": sponsor.address, "data": mint}, "latest")
+    ask(DevnetProvider(devnet), "eth_call", {"to": token, "from": sponsor.address, "data": mint}, "latest")
     devnet.send(signed(sponsor, 1, to=token, value=0, data=mint, gas=200_000))
     by_hash = {"blockHash": "0x" + before.hash.hex()}
     values = [
-        ask(devnet.provider, "eth_call", supply, at) for at in (hex(before.block_number), by_hash, "latest")
+        ask(DevnetProvider(devnet), "eth_call", supply, at)
+        for at in (hex(before.block_number), by_hash, "latest")
     ]
     assert [int(value, 16) for value in values] == [0, 0, 5]
 
@@ -411,7 +418,9 @@ def test_logs_are_found_by_address_topic_and_range():
     padded = ["0x" + a.address[2:].lower().rjust(64, "0") for a in (trainer, stranger)]
 
     def amounts(**wanted) -> list[int]:
-        found = ask(devnet.provider, "eth_getLogs", {"fromBlock": "0x0", "toBlock": "latest", **wanted})
+        found = ask(
+            DevnetProvider(devnet), "eth_getLogs", {"fromBlock": "0x0", "toBlock": "latest", **wanted}
+        )
         return [int(log["data"], 16) for log in found]
 
     assert amounts() == amounts(address=token) == amounts(address=[token, stranger.address]) == [5, 6, 7]
@@ -420,8 +429,10 @@ def test_logs_are_found_by_address_topic_and_range():
     assert amounts(topics=[None, None, padded]) == [5, 6, 7]
     assert amounts(topics=[None] * 4) == []
     assert amounts(fromBlock="0x3", toBlock="0x3") == [6]
-    hash_ = ask(devnet.provider, "eth_getBlockByNumber", "0x4", False)["hash"]
-    assert [int(log["data"], 16) for log in ask(devnet.provider, "eth_getLogs", {"blockHash": hash_})] == [7]
+    hash_ = ask(DevnetProvider(devnet), "eth_getBlockByNumber", "0x4", False)["hash"]
+    assert [
+        int(log["data"], 16) for log in ask(DevnetProvider(devnet), "eth_getLogs", {"blockHash": hash_})
+    ] == [7]
 
 
 def test_receipts_and_logs_number_their_logs_through_the_block():
@@ -433,9 +444,9 @@ def test_receipts_and_logs_number_their_logs_through_the_block():
         devnet.send(signed(sponsor, n, to=token, value=0, data=data, gas=200_000)).hex() for n in (1, 2)
     ]
     devnet.mine()
-    receipts = [ask(devnet.provider, "eth_getTransactionReceipt", "0x" + h) for h in hashes]
+    receipts = [ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + h) for h in hashes]
     assert [r["logs"][0]["logIndex"] for r in receipts] == ["0x0", "0x1"]
-    assert [r["logs"] for r in receipts] == [[log] for log in ask(devnet.provider, "eth_getLogs", {})]
+    assert [r["logs"] for r in receipts] == [[log] for log in ask(DevnetProvider(devnet), "eth_getLogs", {})]
     used = [int(r["gasUsed"], 16) for r in receipts]
     assert int(receipts[1]["cumulativeGasUsed"], 16) == sum(used) == devnet.head.header.gas_used
 
@@ -444,18 +455,21 @@ def test_tags_name_blocks_behind_the_head():
     devnet = fresh_devnet(finality=2)
     devnet.mine(5)
     numbers = {
-        tag: int(ask(devnet.provider, "eth_getBlockByNumber", tag, False)["number"], 16)
+        tag: int(ask(DevnetProvider(devnet), "eth_getBlockByNumber", tag, False)["number"], 16)
         for tag in ("earliest", "latest", "safe", "finalized")
     }
     assert numbers == {"earliest": 0, "latest": 5, "safe": 3, "finalized": 3}
-    assert ask(devnet.provider, "eth_getBlockByNumber", "0x6", False) is None
-    assert refusal(devnet.provider, "eth_getBalance", trainer.address, "0x6")["message"] == "header not found"
+    assert ask(DevnetProvider(devnet), "eth_getBlockByNumber", "0x6", False) is None
+    assert (
+        refusal(DevnetProvider(devnet), "eth_getBalance", trainer.address, "0x6")["message"]
+        == "header not found"
+    )
 
 
 def test_web3_reads_a_full_block_and_the_fee_history():
     devnet = fresh_devnet()
     hash_ = devnet.send(signed(trainer, 0))
-    chain = Web3(devnet.provider).eth
+    chain = Web3(DevnetProvider(devnet)).eth
     block = chain.get_block(1, full_transactions=True)
     assert block["transactions"][0]["hash"] == hash_  # pyright: ignore
     assert block["parentHash"] == chain.get_block(0)["hash"]  # pyright: ignore
@@ -484,7 +498,7 @@ def test_web3_reads_a_full_block_and_the_fee_history():
     ],
 )
 def test_a_malformed_request_gets_an_error_object(method, params, code):
-    assert refusal(fresh_devnet().provider, method, *params)["code"] == code
+    assert refusal(DevnetProvider(fresh_devnet()), method, *params)["code"] == code
 
 
 json_values = st.recursive(
@@ -520,11 +534,11 @@ json_values = st.recursive(
 
 @given(st.data())
 def test_whatever_a_client_sends_the_chain_answers(data: st.DataObject):
-    from earnest.deploy.jsonrpc import METHODS
+    from earnest.deploy.devnet.rpc import METHODS
 
     method = data.draw(st.sampled_from(sorted(set(METHODS) - {"evm_mine", "evm_increaseTime"})))
     params = data.draw(st.lists(json_values, max_size=4))
-    response = NOISE.provider.make_request(method, params)  # pyright: ignore
+    response = DevnetProvider(NOISE).make_request(method, params)  # pyright: ignore
     assert ("result" in response) != ("error" in response)
 
 

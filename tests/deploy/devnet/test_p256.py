@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from web3.providers import BaseProvider
 
-from earnest.deploy.p256 import FIELD, GAS, ORDER, verifies
+from earnest.deploy.devnet.p256 import FIELD, GAS, ORDER, verifies
+from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import create_address
 from tests.anvil import anvil
 from tests.deploy.chain import ask, fresh_devnet, over_http, sponsor
@@ -30,7 +31,7 @@ SECRET, DIGEST = 0xD1E, 0xC0FFEE << 200
 @pytest.fixture(scope="module", params=["embedded", "anvil"])
 def provider(request: pytest.FixtureRequest) -> Iterator[BaseProvider]:
     if request.param == "embedded":
-        yield fresh_devnet().provider
+        yield DevnetProvider(fresh_devnet())
     else:
         with anvil() as url:
             yield over_http(url)
@@ -235,6 +236,6 @@ def test_a_contract_calls_it_at_a_warm_address() -> None:
     creation = bytes.fromhex(f"60{len(code):02x}600c60003960{len(code):02x}6000f3") + code
     devnet.send(signed_transaction(sponsor, 0, to="", value=0, data=creation, gas=200_000))
     call_it = {"to": create_address(sponsor.address, 0), "data": "0x" + GOOD.hex()}
-    output = bytes.fromhex(ask(devnet.provider, "eth_call", call_it, "latest")[2:])
+    output = bytes.fromhex(ask(DevnetProvider(devnet), "eth_call", call_it, "latest")[2:])
     assert output[:32] == packed(1)
     assert 0 <= int.from_bytes(output[32:]) - GAS - 100 <= 40
