@@ -22,8 +22,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from earnest.cli.adversaries import ATTACKS
-from earnest.cli.demo import DemoOptions, set_up
+from earnest.demo.adversaries import ATTACKS
+from earnest.demo.demo import DemoOptions, set_up
 from earnest.validator.judge import Judgement, RoundInputs, judge_round
 
 AT_ONCE = 2

@@ -27,7 +27,7 @@ EPILOGUE = "\n".join(
 )
 
 COMMANDS = (
-    ("demo", "demo_command:demo", TRY),
+    ("demo", "demo:demo", TRY),
     ("devnet", "devnet:devnet", TRY),
     ("status", "status:status", EVERYONE),
     ("doctor", "doctor:doctor", EVERYONE),
@@ -46,7 +46,7 @@ GROUPS = (
     ("seat", "seat:app", SPONSOR, "Show a seat, change its operator or its address.", "seat show 1"),
     (
         "attest",
-        "attest:app",
+        "attest.evidence:app",
         SPONSOR,
         "Attested runs: check and make quotes and policies; register, show, deny and end keys.",
         "attest verify quote.bin --collateral collateral.json --at 1767225600",
@@ -77,8 +77,11 @@ app = App(
     result_action="return_value",
 )
 for _name, _path, _group in COMMANDS:
-    app.command(f"earnest.cli.{_path}", name=_name, group=_group, help_epilogue="")
+    app.command(f"earnest.cli.commands.{_path}", name=_name, group=_group, help_epilogue="")
 for _name, _path, _group, _help, _example in GROUPS:
     app.command(
-        f"earnest.cli.{_path}", name=_name, group=_group, help=f"{_help}\n\nExample: earnest {_example}"
+        f"earnest.cli.commands.{_path}",
+        name=_name,
+        group=_group,
+        help=f"{_help}\n\nExample: earnest {_example}",
     )

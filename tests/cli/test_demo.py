@@ -1,68 +1,85 @@
-"""The demo keeps its promises: the model learns, honest work is paid, a cheat earns nothing and loses its bond."""
+"""The demo from the command line, and a cheat that contests its penalty from there."""
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.demo import facts, judge_once
-from earnest.cli.demo import TRAINER_POOL, VALIDATOR_POOL, DemoOptions, set_up
+from earnest.demo.demo import DemoOptions, set_up
+from earnest.deploy.devnet.server import serve
+from tests.cli.conftest import BEAT_S, Result
+
+Cli = Callable[..., Result]
+SMALL = ["--rounds", "1", "--trainers", "2", "--validators", "1"]
 
 
-def play(output: Path, **options: Any) -> dict[str, Any]:
-    with set_up(DemoOptions(output, **options), judge_once()) as demo:
-        return demo.play(lambda report: None)
+def test_the_demo_writes_its_result_and_a_picture(cli: Cli, tmp_path: Path) -> None:
+    result = cli("demo", *SMALL, "--attack", "absent", "--output", str(tmp_path / "out"), "--json")
+    assert result.code == 0
+    document = result.document
+    assert json.loads((tmp_path / "out/demo.json").read_text()).items() <= document.items()
+    assert Path(document["picture"]).read_bytes().startswith(b"\x89PNG")
+    assert [(played["round"], played["trial"]) for played in document["rounds"]] == [(0, True)]
+    assert document["final_loss"] < document["initial_loss"]
+    assert "round 0: training and judging" in result.err
+    assert "last contests" in result.err
 
 
-def assert_money_adds_up(result: dict[str, Any]) -> None:
-    earned = sum(int(one["earned_wei"]) for one in result["participants"])
-    seized = sum(int(one["bond_start_wei"]) - int(one["bond_end_wei"]) for one in result["participants"])
-    funded = len(result["rounds"]) * (TRAINER_POOL + VALIDATOR_POOL)
-    assert earned + int(result["refunded_wei"]) == funded
-    assert seized == int(result["burned_wei"])
-
-
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("attack", "rounds", "verdict", "latest"),
-    [("sign-flip", 6, "harmful", 4), ("copy", 4, "copied", 1), ("malformed", 4, "malformed", 0)],
+    "wrong", [["--rounds", "0"], ["--trainers", "1"], ["--attack", "nice"], ["--codec", "zip"]]
 )
-def test_a_cheat_loses_bond_in_time_and_the_honest_lose_nothing(
-    tmp_path: Path, attack: str, rounds: int, verdict: str, latest: int
-):
-    lying = attack == "malformed"
-    result = play(tmp_path, attack=attack, rounds=rounds, seed=1, lying_validator=lying)
-    found = facts(result)
-    cheat = next(o for o in result["participants"] if not o["honest"] and o["role"] == "trainer")
-
-    assert result["final_loss"] <= 2.35
-    assert found["honest_lost"] == 0
-    assert found["least_pay"] > 0
-    assert found["share"] <= 0.05
-    assert found["lost"] > 0
-    assert min(r["round"] for r in result["rounds"] if r["verdicts"][cheat["name"]] == verdict) <= latest
-    assert set(result["state_roots"].values()) == {result["final_state_root"]}
-    assert_money_adds_up(result)
+def test_what_cannot_be_played_is_a_usage_error(wrong: list[str], cli: Cli) -> None:
+    assert cli("demo", *wrong, "--json").code == 2
 
 
-@pytest.mark.timeout(300)
-def test_the_same_seed_gives_the_same_bits(tmp_path: Path):
-    first, second, other = (
-        play(tmp_path / name, seed=seed, rounds=1, trainers=2, validators=1, attack="noise")
-        for name, seed in (("first", 7), ("second", 7), ("other", 8))
-    )
-    assert first == second
-    assert first["rounds"][0]["seed"] != other["rounds"][0]["seed"]
-    assert other["final_state_root"] != first["final_state_root"]
+def test_a_penalty_is_shown_and_contested_with_the_owners_key(cli: Cli, tmp_path: Path) -> None:
+    options = DemoOptions(tmp_path, attack="zero", rounds=1, trainers=2, validators=1)
+    (tmp_path / "password").write_text("demo\n")
+    manifest = ["--manifest", str(tmp_path / "nodes/manifest.json"), "--data-dir", str(tmp_path / "data")]
+    said: list[dict[str, Any]] = []
 
+    with set_up(options) as demo:
 
-@pytest.mark.timeout(600)
-def test_sparse_updates_cost_a_hundredth_and_the_model_still_learns(tmp_path: Path):
-    result = play(tmp_path, attack="none", codec="topk-2bit", rounds=3)
-    assert result["final_loss"] <= 2.45
-    assert result["final_loss"] < result["initial_loss"] - 0.03
-    for report in result["rounds"]:
-        assert 100 * report["update_bytes"] <= report["dense_bytes"]
-    assert facts(result)["honest_lost"] == 0
+        def ask(*argv: str, role: str | None = None) -> dict[str, Any]:
+            """One command against the demo's chain, which stands still but for a second a block."""
+            now = demo.devnet.now()
+            with serve(demo.devnet, port=0, block_time_s=BEAT_S, clock=lambda: now) as server:
+                flags = ["--rpc", server.url, *manifest]
+                if role is not None:
+                    key = tmp_path / f"nodes/keys/{role}.json"
+                    flags += ["--keystore", str(key), "--password-file", str(tmp_path / "password")]
+                return cli(*argv, *flags, "--json").document
+
+        def on_round(report: dict[str, Any]) -> None:
+            while not (shown := ask("penalty", "show", str(demo.run)))["penalties"]:
+                for member in demo.members:
+                    member.node.step()
+            (penalty,) = shown["penalties"]
+            said.append(penalty)
+            for role in ("trainer-0", "trainer-1", "trainer-1"):
+                said.append(ask("penalty", "contest", penalty["penalty"], role=role))
+
+        result = demo.play(on_round)
+        (settled,) = ask("penalty", "show", str(demo.run))["penalties"]
+        history = ask("run", "show", str(demo.run))["history"]
+        for mine in (tmp_path / "data").glob("*/*/public"):  # as a validator's on this machine would be
+            shutil.copytree(tmp_path / "nodes/validator-0/public", mine, dirs_exist_ok=True)
+        model = ask("run", "fetch", str(demo.run), "--out", str(tmp_path / "model"))
+
+    locked, strangers, contested, again = said
+    cheat = next(one for one in result["participants"] if not one["honest"])
+    assert (locked["account"], locked["verdict"]) == (cheat["account"], "malformed")
+    assert locked["status"] == "locked"
+    assert "is on" in strangers["error"]["cause"]
+    assert contested["transactions"][0]["function"] == "contest"
+    assert "contested already" in again["error"]["cause"]
+    assert settled["status"] == "seized"
+    lost = int(cheat["bond_start_wei"]) - int(cheat["bond_end_wei"])
+    assert lost == int(settled["amount_wei"]) + int(settled["contest_amount_wei"])
+    assert history[0]["trainers"][1]["verdict"] == "malformed"
+    assert (model["state"], model["final"]) == ("0x" + result["final_state_root"].removeprefix("0x"), True)

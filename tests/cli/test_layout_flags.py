@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from earnest.cli.commands.nodes import _several
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import LayoutFlags
-from earnest.cli.nodes import _several
 from earnest.protocol.recipe import Recipe
 from earnest.training.diloco.engine import CPU
 from earnest.training.parallel import Hosts, Layout, LayoutError, ParallelTrainer

@@ -18,7 +18,6 @@ import torch
 from web3.providers import BaseProvider
 
 from earnest.attestation.policy_file import PolicyFile
-from earnest.cli.demo import Attacker, Liar, Names, served_by
 from earnest.client.account.account import Deployment, Party
 from earnest.client.account.transactions import fund_steps, join_steps
 from earnest.client.chain.contracts import Call, Contracts
@@ -28,6 +27,7 @@ from earnest.client.chain.signer import Signer, import_key
 from earnest.client.node.node import Node
 from earnest.client.run.bundle import RunFiles, publish
 from earnest.client.trainer.node import TrainerNode
+from earnest.demo.demo import Attacker, Liar, Names, served_by
 from earnest.deploy.devnet.chain import Devnet, account
 from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import make_plan

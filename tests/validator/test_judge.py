@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from earnest.demo.adversaries import ATTACKS
 from earnest.protocol.consensus import Ballot, settle
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict
@@ -14,7 +15,6 @@ from earnest.validator.gain import Meter
 from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.round import Measurements
 from earnest.validator.similarity import Position
-from tests.adversaries import ATTACKS
 from tests.validator.arena import Arena, with_payload
 from tests.validator.conftest import OPTIONS
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from earnest.demo.adversaries import ATTACKS
 from earnest.protocol.recipe import CodecChoice, Inner, Recipe
 from earnest.protocol.verdicts import Verdict
 from earnest.training.tasks.task import Task
 from earnest.validator.judge import RoundInputs, judge_round
-from tests.adversaries import ATTACKS
 from tests.validator.arena import Arena
 
 CHEAT = 3

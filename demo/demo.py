@@ -25,8 +25,6 @@ from torch import Tensor
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.base.errors import StorageError
-from earnest.cli.adversaries import ATTACKS, Forgery
-from earnest.cli.enclaves import CHEATS, Cheat, demo_policy, enclave
 from earnest.client.account.account import Deployment, Party
 from earnest.client.account.transactions import fund_steps, join_steps
 from earnest.client.chain.contracts import Contracts
@@ -37,6 +35,8 @@ from earnest.client.node.node import Node, NodeParts
 from earnest.client.run.bundle import RunFiles, publish
 from earnest.client.run.follower import Follower
 from earnest.client.trainer.node import HonestWork, TrainerNode
+from earnest.demo.adversaries import ATTACKS, Forgery
+from earnest.demo.cheats import CHEATS, Cheat, demo_policy, enclave
 from earnest.deploy.devnet.chain import Devnet, account
 from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import make_plan
@@ -80,7 +80,7 @@ class DemoOptions:
     trainers: int = 4
     validators: int = 3
     attested: bool = False
-    """The run counts only what enclaves sign; the last three trainers cheat with theirs (`earnest.cli.enclaves`)."""
+    """The run counts only what enclaves sign; the last three trainers cheat with theirs (`earnest.demo.cheats`)."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def claim(*, flags: SendFlags = SEND) -> Answer:
 
     Example: earnest claim
     """
-    from earnest.cli.stake import take_out
+    from earnest.cli.commands.stake import take_out
 
     with Session(flags) as session:
         return take_out(session, None, "claim")

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from earnest.attestation.roots import SIMULATED_ROOT_ID, SIMULATED_WARNING
-from earnest.cli import demo
-from earnest.cli.demo_view import keys_table, last_line, round_table, summary_table
+from earnest.demo import demo
+from earnest.demo.view import keys_table, last_line, round_table, summary_table
 from earnest.protocol.recipe import Recipe
 from earnest.training.tasks.shakespeare import demo_recipe
 from tests.cli.conftest import Result

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from earnest.demo.adversaries import ATTACKS, Forgery
 from earnest.protocol.recipe import CodecChoice
 from earnest.training.codecs import Codec, PayloadError, make_codec
 from earnest.training.diloco.state import Spec
-from tests.adversaries import ATTACKS, Forgery
 
 SPEC = Spec((("bias", (64,)), ("weight", (64, 128))))
 

@@ -17,12 +17,12 @@ from earnest.attestation.policy_file import DEFAULT_TTL_S, MAX_POLICY_BYTES, Pol
 from earnest.attestation.prover.attester import MAX_QUOTE_BYTES, REPORT_DATA_BYTES
 from earnest.attestation.roots import SIMULATED_WARNING, root_name
 from earnest.cli.app import make_group
+from earnest.cli.commands.attest.guardian import deny, hexadecimal, raise_floor, revoke
+from earnest.cli.commands.attest.keys import Count, register, show
 from earnest.cli.exits import Exit, UsageError
 from earnest.cli.files import read_file, write_file
 from earnest.cli.flags import ChainFlags, Flags, SendFlags
-from earnest.cli.narrowing import deny, hexadecimal, raise_floor, revoke
 from earnest.cli.output import Answer, table, when
-from earnest.cli.registration import Count, register, show
 from earnest.cli.session import Session
 from earnest.protocol.constants import ZERO_ADDRESS
 

@@ -13,9 +13,15 @@ from cyclopts.validators import Number
 
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.roots import SIMULATED_WARNING, root_name
+from earnest.cli.commands.attest.guardian import (
+    narrowing_lines,
+    narrowings,
+    objection_line,
+    objections,
+    run_policy,
+)
 from earnest.cli.files import read_file
 from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
-from earnest.cli.narrowing import narrowing_lines, narrowings, objection_line, objections, run_policy
 from earnest.cli.output import Answer, block, progress, when
 from earnest.cli.run_view import attestation_document, policy_of
 from earnest.cli.session import Session

@@ -1,4 +1,4 @@
-"""`earnest demo`: options, progress and pictures around `earnest.cli.demo`."""
+"""`earnest demo`: options, progress and pictures around `earnest.demo.demo`."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def demo(
     verbose
         Log what the nodes do to stderr.
     """
-    from earnest.cli.demo import DemoOptions, set_up
-    from earnest.cli.demo_view import draw, keys_table, round_table, show
+    from earnest.demo.demo import DemoOptions, set_up
+    from earnest.demo.view import draw, keys_table, round_table, show
 
     attested = verification == "attested"
     if attested and attack is not None:

@@ -12,10 +12,10 @@ from cyclopts import Group, Parameter
 
 from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.cli.app import make_group
+from earnest.cli.commands.attest.keys import INTEL_PCS, Count, Kind, collateral_source, make_attester
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import LayoutFlags, NodeFlags, RunNumber
 from earnest.cli.output import Answer, countdown
-from earnest.cli.registration import INTEL_PCS, Count, Kind, collateral_source, make_attester
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transact
 from earnest.client.account.transactions import held_seat, uri_steps

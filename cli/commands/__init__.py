@@ -1,0 +1,1 @@
+"""The commands, a file for each group; `earnest.cli.app` lists them."""

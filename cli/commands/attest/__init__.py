@@ -1,0 +1,1 @@
+"""`earnest attest`: quotes and policies; keys; what a guardian may do."""
