@@ -2,7 +2,7 @@
 
 Canonical JSON (sorted keys, no spaces, ASCII): the same evidence has the same bytes, and so the same root, which
 `register` puts on the record. The file lies under the trainer's URI like a payload. It is a stranger's file: read
-with `Evidence.read`, which bounds every part before it is used.
+with `EvidenceFile.read`, which bounds every part before it is used.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FIELDS: Final = ("collateral", "event_log", "gpu", "quote", "version")
 NO_GPU: Final = bytes(32)
 
 
-class EvidenceError(EarnestError):
+class EvidenceFileError(EarnestError):
     """A file that is not canonical evidence."""
 
 
 @dataclass(frozen=True)
-class Evidence:
+class EvidenceFile:
     """A quote and what judges it. `collateral` is canonical; `event_log` and `gpu` are JSON texts as they came."""
 
     quote: bytes
@@ -55,7 +55,7 @@ class Evidence:
                 raise _wrong(f"the {name} has {len(text)} bytes, at most {MAX_TEXT_BYTES} are taken")
 
     def to_bytes(self) -> bytes:
-        """The file. Raises EvidenceError if it would be too large, or a text is not UTF-8."""
+        """The file. Raises EvidenceFileError if it would be too large, or a text is not UTF-8."""
         try:
             texts = {
                 name: None if text is None else text.decode()
@@ -87,8 +87,8 @@ class Evidence:
         return gpu_digest(self.gpu)
 
     @classmethod
-    def read(cls, content: bytes) -> Evidence:
-        """The evidence in a file. Raises EvidenceError unless `content` is exactly what `to_bytes` would write."""
+    def read(cls, content: bytes) -> EvidenceFile:
+        """The evidence in a file. Raises EvidenceFileError unless `content` is exactly what `to_bytes` would write."""
         if len(content) > MAX_EVIDENCE_BYTES:
             raise _wrong(f"it has {len(content)} bytes, at most {MAX_EVIDENCE_BYTES} are taken")
         try:
@@ -138,7 +138,7 @@ def _text(value: Any) -> bytes | None:
         raise _wrong("a text is not UTF-8") from error
 
 
-def _wrong(told: str) -> EvidenceError:
-    return EvidenceError(
+def _wrong(told: str) -> EvidenceFileError:
+    return EvidenceFileError(
         f"that is no evidence: {told}", "have the trainer publish the file that `attest register` wrote"
     )

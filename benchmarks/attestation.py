@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from earnest.attestation.evidence_file import Evidence
+from earnest.attestation.evidence_file import EvidenceFile
 from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, SimulatedVendor
 from earnest.attestation.verifier.registration import verify_quote
 from earnest.attestation.verifier.verification import Verification
-from earnest.client.trainer.enclave_keys import Place, Prepared, prepare
+from earnest.client.trainer.enclave_keys import KeyScope, Prepared, prepare
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "attestation"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -81,7 +81,7 @@ def print_sizes() -> None:
         row = (made.evidence.quote, made.evidence.collateral, made.evidence.to_bytes(), call_data(made))
         print(f"| SIMULATED {kind} | {' | '.join(f'{len(part):,}' for part in row)} |")
     quote, collateral = "tdx4-90c06f-dstack", "phala-2026-02-tdx-90C06F000000"
-    genuine = Evidence(
+    genuine = EvidenceFile(
         (DATA / "quotes" / f"{quote}.bin").read_bytes(),
         (DATA / "collateral" / f"{collateral}.json").read_bytes(),
         (DATA / "quotes" / f"{quote}.eventlog.json").read_bytes(),
@@ -94,7 +94,7 @@ def prepared(kind: QuoteKind) -> Prepared:
     """A simulated registration."""
     attester = SimulatedAttester(SimulatedVendor(), b"code", format=kind)
     policy = PolicyFile.from_quotes([parse_quote(attester.quote(bytes(64)).quote)])
-    place = Place(1337, "0x" + "11" * 20, 1, "0x" + "22" * 20)
+    place = KeyScope(1337, "0x" + "11" * 20, 1, "0x" + "22" * 20)
     return prepare(attester, "0x" + "33" * 20, place, (1, bytes(32)), policy)
 
 

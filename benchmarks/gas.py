@@ -28,7 +28,7 @@ from earnest.attestation.formats.quote import (
     parse_quote,
     registry_parts,
 )
-from earnest.deploy.devnet.chain import CHAIN_ID, GAS_LIMIT, Call, Devnet
+from earnest.deploy.devnet.chain import CHAIN_ID, GAS_LIMIT, Devnet, Message
 from earnest.protocol.attestation import round_statement
 from tests import anvil
 from tests.contracts import attested, harness, osaka
@@ -82,7 +82,7 @@ class Embedded(Evm):
             self.send(target, data, sender)
             return bytes(32)  # a transaction answers nothing
         return self.devnet.call(
-            Call(to_canonical_address(sender), target, 0, data), self.devnet.head.header
+            Message(to_canonical_address(sender), target, 0, data), self.devnet.head.header
         ).output
 
     def send(self, to: bytes, data: bytes, sender: str) -> None:
@@ -148,7 +148,7 @@ def play(run: Run, round: int, meter: Meter) -> int:
     run.enter("reveal", round)
     for seat in seats:
         meter("reveal", lambda seat=seat: run.reveal([seat], round))
-    run.enter("score_commit", round)
+    run.enter("report_commit", round)
     meter("seed request", lambda: run.system.runs.seed(run.id, round))
     run.evm.mine(3)
     meter("seed", lambda: run.system.runs.seed(run.id, round))
@@ -160,7 +160,7 @@ def play(run: Run, round: int, meter: Meter) -> int:
     sealed = run.reports[round]
     for v in sealed:
         meter("report_commit", lambda v=v: run.seal({v: sealed[v]}, round))
-    run.enter("score_reveal", round)
+    run.enter("report_reveal", round)
     for v in sealed:
         meter("report_reveal", lambda v=v: run.unseal({v: sealed[v]}, round))
     run.enter("settle", round)

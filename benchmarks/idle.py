@@ -21,15 +21,15 @@ import structlog
 from earnest.client.trainer.node import TrainerNode
 from earnest.client.trainer.timesheet import simulate_idle
 from earnest.protocol.recipe import Outer
-from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerMemory
+from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerState
 from earnest.training.diloco.state import State
 from tests.client.world import World, make_world, tiny_recipe
 
 CHAIN_ROUND_S = 6_000
 """A round on the chain's clock, which goes faster than ours."""
 
-WINDOWS = {"reveal_s": 300, "score_commit_s": 450, "score_reveal_s": 300, "settle_s": 150, "contest_s": 600}
-APART = {**WINDOWS, "commit_s": CHAIN_ROUND_S - 1_200, "score_commit_s": 600}
+WINDOWS = {"reveal_s": 300, "report_commit_s": 450, "report_reveal_s": 300, "settle_s": 150, "contest_s": 600}
+APART = {**WINDOWS, "commit_s": CHAIN_ROUND_S - 1_200, "report_commit_s": 600}
 BESIDE = {**WINDOWS, "commit_s": CHAIN_ROUND_S, "overlap": True}
 SHARE = 0.985
 """Of its commit window in which the device trains; the rest is for encoding, committing and looking."""
@@ -41,7 +41,7 @@ class Sleeper:
     def __init__(self, trainer: SingleProcess, seconds: float) -> None:
         self._trainer, self._seconds = trainer, seconds
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
+    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
         end = time.monotonic() + self._seconds
         local = self._trainer.train(state, ids, round, memory)
         time.sleep(max(0.0, end - time.monotonic()))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from earnest.protocol.recipe import Inner, Recipe, Scoring
-from earnest.training.diloco.engine import CPU, LocalTrainer, SingleProcess, TrainerMemory
+from earnest.training.diloco.engine import CPU, LocalTrainer, SingleProcess, TrainerState
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import Spec, State
 from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes
@@ -51,13 +51,13 @@ class Line:
 def update(trainer: LocalTrainer, state: State, ids: range) -> tuple[Tensor, float]:
     """A round's pseudo-gradient, flat, and its seconds."""
     began = time.perf_counter()
-    local = trainer.train(state, ids, 0, TrainerMemory())
+    local = trainer.train(state, ids, 0, TrainerState())
     return Spec.of(state.parameters).join(local.pseudo_gradient), time.perf_counter() - began
 
 
 def after(trainer: LocalTrainer, state: State, ids: range) -> State:
     """The state at the end of a round, without momentum."""
-    local = trainer.train(state, ids, 0, TrainerMemory())
+    local = trainer.train(state, ids, 0, TrainerState())
     return State.start(
         {n: v - local.pseudo_gradient[n] for n, v in state.parameters.items()}, state.clip_norm
     )

@@ -32,7 +32,7 @@ from earnest.client.trainer.timesheet import simulate_idle
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
 from earnest.protocol.schedule import Schedule
 from earnest.training.codecs import Update, inner_steps, make_codec
-from earnest.training.diloco.engine import Machine, TrainerMemory, step_rates, train_round
+from earnest.training.diloco.engine import Machine, TrainerState, step_rates, train_round
 from earnest.training.diloco.optimizers import inner_optimizer, set_rate
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.overlap import local_start
@@ -162,7 +162,7 @@ def pretrained(seed: int, steps: int, cache: Path) -> State:
         return from_bytes(file.read_bytes(), spec(start))
     last = task.pool_size
     ids = range(last - steps * PRETRAINING_BATCH, last)
-    local = train_round(task, recipe, start, ids, 0, 1, TrainerMemory(), machine=Machine("cpu"))
+    local = train_round(task, recipe, start, ids, 0, 1, TrainerState(), machine=Machine("cpu"))
     trained = {name: base - local.pseudo_gradient[name] for name, base in start.parameters.items()}
     state = State.start(trained, UNCLIPPED)
     file.write_bytes(to_bytes(state))
@@ -176,7 +176,7 @@ def run_diloco(name: str, seed: int, start: State, rounds: int) -> Result:
     """Every trainer's rounds one after the other; canonical states exactly as a run's nodes reach them."""
     task, recipe = make_task(), METHODS[name].recipe(seed)
     codec = make_codec(recipe.codec, spec(start))
-    memories = [TrainerMemory() for _ in range(TRAINERS)]
+    memories = [TrainerState() for _ in range(TRAINERS)]
     pending: list[Update | None] = [None] * TRAINERS
     states, losses, sent, steps = [start], [], 0, 0
     for round in range(rounds):

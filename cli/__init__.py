@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from earnest.cli.world import World
+from earnest.cli.environment import Environment
 
 if __name__ != "earnest.cli":  # one import path: docs/decisions/import-path.md
     raise ImportError("cli is imported as earnest.cli")
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from earnest.base.errors import EarnestError
 
 
-def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
+def main(argv: Sequence[str] | None = None, world: Environment | None = None) -> int:
     """Runs one command line and returns its exit code (`earnest.cli.exits.Exit`). Never raises an EarnestError."""
     from cyclopts.exceptions import CycloptsError
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
     from earnest.cli.exits import Exit, Interrupted, UsageError, exit_code
 
     given = list(sys.argv[1:] if argv is None else argv)
-    world = World() if world is None else world
+    world = Environment() if world is None else world
     try:
         return _run(given, world)
     except CycloptsError as error:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None, world: World | None = None) -> int:
         return Exit.STORAGE
 
 
-def _run(argv: list[str], world: World) -> int:
+def _run(argv: list[str], world: Environment) -> int:
     from earnest.cli.app import COMMANDS, app
     from earnest.cli.flags import Flags
     from earnest.cli.output import Answer, show
@@ -72,7 +72,7 @@ def _run(argv: list[str], world: World) -> int:
     return answer.exit
 
 
-def _report(error: EarnestError, argv: Sequence[str], world: World) -> None:
+def _report(error: EarnestError, argv: Sequence[str], world: Environment) -> None:
     """An error: one document on stdout with --json, else cause and fix on stderr."""
     from earnest.cli.exits import error_document
     from earnest.cli.output import Answer, safe, show

@@ -10,7 +10,7 @@ from earnest.base.errors import StorageError, Unavailable
 from earnest.cli.exits import UsageError
 from earnest.cli.output import Answer, progress
 from earnest.cli.session import Session
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 
 if TYPE_CHECKING:
     from earnest.client.run.bundle import Bundle
@@ -64,7 +64,7 @@ def newest_root(session: Session, record: RunRecord) -> tuple[bytes, bool]:
         return final, True
     schedule = record.params.schedule()
     for round in range(record.planned_rounds, -1, -1):
-        if schedule.score_reveal(round).end <= at.time and (pair := record.settled(round).pair) is not None:
+        if schedule.report_reveal(round).end <= at.time and (pair := record.settled(round).pair) is not None:
             return pair[1], False
     return record.params.initial_state, False
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from earnest.cli.world import World
+from earnest.cli.environment import Environment
 from earnest.client.settings import Settings
 from earnest.protocol.constants import MAX_TRAINERS
 
@@ -41,7 +41,7 @@ class Flags:
     dry_run: Annotated[bool, Hidden] = False
     """Both are taken everywhere, so that a script can always give them; they mean something where money moves."""
 
-    world: Annotated[World, Parameter(parse=False)] = field(default_factory=World)
+    world: Annotated[Environment, Parameter(parse=False)] = field(default_factory=Environment)
 
     def settings(self) -> Settings:
         """Flags over environment over file. Raises SettingsError."""

@@ -14,14 +14,13 @@ from earnest.client.run.outcome import VOID, WORDS
 from earnest.client.run.phases import Phase, next_phase, open_phases, run_state
 from earnest.client.run.record import RunRecord
 from earnest.client.run.run_file import LEVELS
-from earnest.protocol.constants import MAX_ROUNDS
-from earnest.protocol.run import Level
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.constants import MAX_ROUNDS, WEIGHT_ONE
+from earnest.protocol.run import Level, Role
+from earnest.protocol.verdicts import Verdict
 
 if TYPE_CHECKING:
     from earnest.attestation.policy_file import PolicyFile
 
-WEIGHT_ONE = 65_535
 LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
 FAULTS = ("unrevealed", "malformed", "copied", "harmful", "unfaithful")
 
@@ -163,7 +162,7 @@ def which_round(round: int, rounds: int) -> str:
 
 def _closed_rounds(record: RunRecord, now: int) -> list[int]:
     schedule = record.params.schedule()
-    return [r for r in range(record.planned_rounds + 1) if schedule.score_reveal(r).end <= now]
+    return [r for r in range(record.planned_rounds + 1) if schedule.report_reveal(r).end <= now]
 
 
 def _in_words(verdict: str) -> str:

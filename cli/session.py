@@ -18,7 +18,7 @@ from earnest.cli.output import amounts, progress, safe
 from earnest.client.settings import Settings
 
 if TYPE_CHECKING:
-    from earnest.client.account.account import Deployment, Party
+    from earnest.client.account.account import Account, DeployedContracts
     from earnest.client.chain.blockref import BlockRef
     from earnest.client.chain.contracts import Contracts
     from earnest.client.chain.endpoints import Chain
@@ -37,7 +37,7 @@ class Session:
         self.world = flags.world
         self.settings: Settings = flags.settings()
         self._closing = ExitStack()
-        self._party: Party | None = None
+        self._party: Account | None = None
         self._finished = False
         configure_logs(self.world.stderr, self.world.clock, level="warning")
 
@@ -114,12 +114,12 @@ class Session:
         return found
 
     @cached_property
-    def deployment(self) -> Deployment:
-        from earnest.client.account.account import Deployment
+    def deployment(self) -> DeployedContracts:
+        from earnest.client.account.account import DeployedContracts
         from earnest.client.chain.contracts import Contracts
 
         contracts = Contracts.at(self.chain, self.manifest.address("TrainingRuns"), self.chain.head())
-        return Deployment(self.chain, contracts, self.manifest.first_block)
+        return DeployedContracts(self.chain, contracts, self.manifest.first_block)
 
     @property
     def contracts(self) -> Contracts:
@@ -225,21 +225,21 @@ class Session:
             for name in finish_earlier(self.party()):
                 self.notice(f"an earlier transaction is mined: {name}")
 
-    def party(self, owner: str | None = None) -> Party:
+    def party(self, owner: str | None = None) -> Account:
         """The account at work, opened once: takes the leases on key and journal."""
         if self._party is None:
             self._party = self._open_party(owner or self.account)
         return self._party
 
-    def _open_party(self, owner: str) -> Party:
-        from earnest.client.account.account import Party
+    def _open_party(self, owner: str) -> Account:
+        from earnest.client.account.account import Account
 
         signer = self.signer
         self.hold_key()
         # An operator works in a folder of its own: its nonces are not the owner's, whose key stays free for commands.
         folder = self.folder(owner) if signer.address == owner else self.folder(owner) / signer.address
         return self._closing.enter_context(
-            Party(
+            Account(
                 self.deployment,
                 signer,
                 owner,

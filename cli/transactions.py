@@ -10,9 +10,9 @@ from earnest.cli.output import Answer, plain
 from earnest.cli.session import Session, coins
 
 if TYPE_CHECKING:
-    from earnest.client.account.account import Party
+    from earnest.client.account.account import Account
     from earnest.client.account.commands import Planned
-    from earnest.client.account.transactions import Step
+    from earnest.client.account.transactions import PlannedCall
     from earnest.client.chain.answers import Receipt
 
 Document = dict[str, Any]
@@ -22,7 +22,7 @@ LONGEST_ARGUMENT = 100
 def send(
     session: Session,
     label: str,
-    steps: Sequence[Step],
+    steps: Sequence[PlannedCall],
     document: Document,
     done: str | Callable[[Document], str],
     found: Callable[[Sequence[Receipt]], Document] = lambda receipts: {},
@@ -50,7 +50,7 @@ def send(
     return Answer(whole, [*map(transaction_line, sent), told])
 
 
-def transact(session: Session, party: Party, label: str, steps: Sequence[Step]) -> list[Receipt]:
+def transact(session: Session, party: Account, label: str, steps: Sequence[PlannedCall]) -> list[Receipt]:
     """Sends the steps one after the other, with a notice for each."""
     from earnest.client.account.commands import perform
 

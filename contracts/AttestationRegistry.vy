@@ -70,7 +70,7 @@ def __init__(runs: address, settlement: address, vault: address):
 def register(
     registration: IAttestationRegistry.Registration,
     policy: IAttestationRegistry.Policy,
-    evidence: IAttestationRegistry.Evidence,
+    parts: IAttestationRegistry.QuoteParts,
 ):
     """
     @notice Makes an enclave's key the trainer's in a run, in place of any before, for the policy's `ttl_s` seconds. The
@@ -85,7 +85,7 @@ def register(
     hash, oldest = self._policy_of(run, policy)
     self._check_sender(run, trainer)
     assert registration.key != empty(address), "attestation: no key"
-    claims: IAttestationRegistry.Claims = self._check(hash, policy, evidence)
+    claims: IAttestationRegistry.Claims = self._check(hash, policy, parts)
     assert claims.binding == self._binding(registration), "attestation: not bound to this key"
     assert not self._is_denied(hash, self._key_entry(registration.key), self.narrowed[hash]), "attestation: key denied"
 
@@ -95,8 +95,8 @@ def register(
     self.records[run][trainer] = basis | registration.challenge_block
 
     expiry: uint256 = block.timestamp + convert(policy.ttl_s, uint256)
-    standing: uint256 = self._standing(run, trainer)
-    assert standing != 0, "attestation: no standing bond"
+    live_bond: uint256 = self._live_bond(run, trainer)
+    assert live_bond != 0, "attestation: no live bond"
     platforms._take(
         run,
         claims.platform,
@@ -104,7 +104,7 @@ def register(
         expiry,
         oldest,
         convert(policy.platform_keys, uint256),
-        standing if policy.platform_bond != 0 else 0,
+        live_bond if policy.platform_bond != 0 else 0,
         convert(policy.platform_bond, uint256),
     )
     log IAttestationRegistry.KeyRegistered(
@@ -159,8 +159,8 @@ def revoke(
             break
     if entry == empty(bytes32):
         limit: uint256 = convert(policy.platform_bond, uint256)
-        standing: uint256 = self._standing(run, trainer) >> platforms._unit(limit)
-        grew: bool = limit != 0 and standing > platforms._counted(run, platform, trainer)
+        live_bond: uint256 = self._live_bond(run, trainer) >> platforms._unit(limit)
+        grew: bool = limit != 0 and live_bond > platforms._counted(run, platform, trainer)
         assert grew, "attestation: nothing against the key"
     log IAttestationRegistry.KeyRevoked(run=run, trainer=trainer, key=key, expiry=cutoff, entry=entry)
     extcall ITrainingRuns(RUNS).set_enclave_key(run, trainer, convert(key, uint256) | (cutoff << EXPIRY))
@@ -208,12 +208,12 @@ def challenge(run: uint256, trainer: address) -> (uint256, bytes32):
 @external
 @view
 def check_quote(
-    policy: IAttestationRegistry.Policy, evidence: IAttestationRegistry.Evidence
+    policy: IAttestationRegistry.Policy, parts: IAttestationRegistry.QuoteParts
 ) -> IAttestationRegistry.Claims:
     """
     @notice All that `register` checks of a quote under a policy, whichever key and run it was made for.
     """
-    return self._check(keccak256(abi_encode(policy)), policy, evidence)
+    return self._check(keccak256(abi_encode(policy)), policy, parts)
 
 
 @external
@@ -260,28 +260,28 @@ def platform_keys(run: uint256, platform: bytes32) -> DynArray[IAttestationRegis
 @internal
 @view
 def _check(
-    hash: bytes32, policy: IAttestationRegistry.Policy, evidence: IAttestationRegistry.Evidence
+    hash: bytes32, policy: IAttestationRegistry.Policy, parts: IAttestationRegistry.QuoteParts
 ) -> IAttestationRegistry.Claims:
     """
     @dev What is cheap first. Everything that is used of the evidence is below one of the three signatures, or, as the
          attestation key and the auth data, inside the QE report's hash.
     """
-    claims: IAttestationRegistry.Claims = quotes._read(evidence.quote)
+    claims: IAttestationRegistry.Claims = quotes._read(parts.quote)
     assert claims.workload in policy.workloads, "attestation: workload not allowed"
-    quotes._check_qe(evidence.qe_report, policy.qe_signer, policy.qe_product, policy.qe_min_svn)
-    quotes._check_key(evidence.qe_report, evidence.attestation_key, evidence.qe_auth)
-    pck: bytes32[2] = certificates._key(evidence.pck, evidence.key_at)
-    claims.platform = certificates._platform(evidence.pck, evidence.ppid_at)
+    quotes._check_qe(parts.qe_report, policy.qe_signer, policy.qe_product, policy.qe_min_svn)
+    quotes._check_key(parts.qe_report, parts.attestation_key, parts.qe_auth)
+    pck: bytes32[2] = certificates._key(parts.pck, parts.key_at)
+    claims.platform = certificates._platform(parts.pck, parts.ppid_at)
     claims.pck = keccak256(abi_encode(pck))
     self._check_denied(hash, policy.root_id, claims)
 
-    assert evidence.ca < len(policy.pck_cas), "attestation: no such CA"
-    ca: IAttestationRegistry.P256Key = policy.pck_cas[evidence.ca]
-    if not p256._valid(sha256(evidence.pck), evidence.pck_signature, [ca.x, ca.y]):
+    assert parts.ca < len(policy.pck_cas), "attestation: no such CA"
+    ca: IAttestationRegistry.P256Key = policy.pck_cas[parts.ca]
+    if not p256._valid(sha256(parts.pck), parts.pck_signature, [ca.x, ca.y]):
         self._refuse("attestation: wrong PCK signature")
-    if not p256._valid(sha256(abi_encode(evidence.qe_report)), evidence.qe_signature, pck):
+    if not p256._valid(sha256(abi_encode(parts.qe_report)), parts.qe_signature, pck):
         self._refuse("attestation: wrong QE signature")
-    if not p256._valid(claims.quote, evidence.quote_signature, evidence.attestation_key):
+    if not p256._valid(claims.quote, parts.quote_signature, parts.attestation_key):
         self._refuse("attestation: wrong quote signature")
     return claims
 
@@ -385,5 +385,5 @@ def _key_entry(key: address) -> bytes32:
 
 @internal
 @view
-def _standing(run: uint256, trainer: address) -> uint256:
-    return staticcall IStakeVault(VAULT).standing(SETTLEMENT, run, trainer)
+def _live_bond(run: uint256, trainer: address) -> uint256:
+    return staticcall IStakeVault(VAULT).live_bond(SETTLEMENT, run, trainer)

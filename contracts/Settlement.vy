@@ -201,7 +201,7 @@ def charge(run: uint256, round: uint256, role: uint256):
     scored_at: uint256 = self._scored_at(params, round)
     opens: uint256 = scored_at
     if role == TRAINER:
-        opens -= params.score_commit_s + params.score_reveal_s
+        opens -= params.report_commit_s + params.report_reveal_s
     self._only_within(opens, scored_at + params.settle_s)
     assert not round_records._has(run, round, round_records.CHARGED << role), "settlement: already charged"
     round_records._mark(run, round, round_records.CHARGED << role)
@@ -311,9 +311,9 @@ def _params(run: uint256, round: uint256) -> ITrainingRuns.RunParams:
 @pure
 def _scored_at(params: ITrainingRuns.RunParams, round: uint256) -> uint256:
     """
-    @notice End of the score-reveal window of a round, where its settle window begins; unix seconds.
+    @notice End of the report-reveal window of a round, where its settle window begins; unix seconds.
     """
-    scoring: uint256 = params.reveal_s + params.score_commit_s + params.score_reveal_s
+    scoring: uint256 = params.reveal_s + params.report_commit_s + params.report_reveal_s
     period: uint256 = params.commit_s if params.overlap else params.commit_s + scoring
     return params.start + round * period + params.commit_s + scoring
 

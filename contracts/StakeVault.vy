@@ -231,7 +231,7 @@ def exit_time(manager: address, run: uint256, account: address) -> uint256:
 @external
 @view
 @reentrant
-def standing(manager: address, run: uint256, account: address) -> uint256:
+def live_bond(manager: address, run: uint256, account: address) -> uint256:
     """
     @return The bond that stands behind new work, in wei: 0 once an exit has started.
     @dev No lock, for every commit reads it: no function that calls the token touches a bond.

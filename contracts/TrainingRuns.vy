@@ -145,7 +145,7 @@ def join(
     if role == seats.VALIDATOR or (word >> schedule.OPEN) & 1 == 0:
         root: bytes32 = self.runs[run].admission_root
         assert admission._admitted(root, msg.sender, role, proof), "runs: not admitted"
-    stake: uint256 = self._standing(run, msg.sender)
+    stake: uint256 = self._live_bond(run, msg.sender)
     assert stake >= self._min_bond(run, role), "runs: bond too small"
 
     seat: uint256 = take
@@ -198,7 +198,7 @@ def set_uri(run: uint256, role: uint256, seat: uint256, uri: String[256]):
 @external
 def sync(run: uint256, role: uint256, seat: uint256):
     """
-    @notice Reads the seat owner's standing bond in the vault; it counts from the next round on. Anyone may call. The
+    @notice Reads the seat owner's live bond in the vault; it counts from the next round on. Anyone may call. The
             first sealed report of a round does it for all validators.
     """
     seats._check_role(role)
@@ -262,8 +262,8 @@ def commit(run: uint256, seat: uint256, commitment: bytes32):
     key: uint256 = seats._key(run, seats.TRAINER, seat)
     tenure: uint256 = self._acting(key, round)
     assert round >= seats._round(tenure, seats.BARRED), "runs: seat is barred"
-    standing: uint256 = self._standing(run, seats._owner(tenure))
-    assert standing >> ((word >> schedule.FLOOR) & schedule.FLOOR_MASK) != 0, "runs: no standing bond"
+    live_bond: uint256 = self._live_bond(run, seats._owner(tenure))
+    assert live_bond >> ((word >> schedule.FLOOR) & schedule.FLOOR_MASK) != 0, "runs: no live bond"
     seats._commit(key, round, commitment)
     log ITrainingRuns.Committed(run=run, round=round, seat=seat, commitment=commitment)
 
@@ -305,7 +305,7 @@ def seed(run: uint256, round: uint256):
     @notice Draws the round's seed once all updates lie open. The first call stores its block b, a call in blocks b+3 to
             b+258 stores the seed, a later one sets b anew. Anyone may call.
     """
-    at: uint256 = self._at_score_commit(run, round)
+    at: uint256 = self._at_report_commit(run, round)
     assert self.rounds[at].seed == empty(bytes32), "runs: seed already drawn"
     tally: uint256 = self.rounds[at].tally
     asked: uint256 = tally >> ASKED
@@ -325,7 +325,7 @@ def report_commit(run: uint256, round: uint256, seat: uint256, commitment: bytes
     @notice Seals the seat's report on a round, once. Operator only; needs the round's seed and an active seat. The
             round's first call fixes T and the stakes that vote.
     """
-    at: uint256 = self._at_score_commit(run, round)
+    at: uint256 = self._at_report_commit(run, round)
     assert self.rounds[at].seed != empty(bytes32), "runs: no seed yet"
     key: uint256 = seats._key(run, seats.VALIDATOR, seat)
     self._acting(key, round)
@@ -343,7 +343,7 @@ def report_reveal(run: uint256, round: uint256, seat: uint256, report: DynArray[
     @notice Opens the seat's sealed report. Operator only. Its hash is stored and its words are logged. One too short for
             both roots and the evidence's hash is refused, and so charged as not revealed.
     """
-    assert schedule._in_score_reveal(self._schedule(run), round), "runs: not in score-reveal window"
+    assert schedule._in_report_reveal(self._schedule(run), round), "runs: not in report-reveal window"
     key: uint256 = seats._key(run, seats.VALIDATOR, seat)
     owner: address = seats._owner(self._acting(key, round))
     assert len(report) >= 3, "runs: report too short"
@@ -581,8 +581,8 @@ def _seat_key(run: uint256, role: uint256, seat: uint256) -> uint256:
 
 @internal
 @view
-def _at_score_commit(run: uint256, round: uint256) -> uint256:
-    assert schedule._in_score_commit(self._schedule(run), round), "runs: not in score-commit window"
+def _at_report_commit(run: uint256, round: uint256) -> uint256:
+    assert schedule._in_report_commit(self._schedule(run), round), "runs: not in report-commit window"
     return self._at(run, round)
 
 
@@ -601,8 +601,8 @@ def _acting(key: uint256, round: uint256) -> uint256:
 
 @internal
 @view
-def _standing(run: uint256, account: address) -> uint256:
-    return staticcall IStakeVault(VAULT).standing(SETTLEMENT, run, account)
+def _live_bond(run: uint256, account: address) -> uint256:
+    return staticcall IStakeVault(VAULT).live_bond(SETTLEMENT, run, account)
 
 
 @internal
@@ -697,7 +697,7 @@ def _check_takeover(run: uint256, role: uint256, seat: uint256, stake: uint256, 
 def _sync(run: uint256, role: uint256, seat: uint256, next: uint256):
     key: uint256 = seats._key(run, role, seat)
     old: uint256 = seats._stake_at(key, next)
-    new: uint256 = self._standing(run, seats._owner(seats._current(key)))
+    new: uint256 = self._live_bond(run, seats._owner(seats._current(key)))
     if new != old:
         seats._set_stake(key, new, next)
         log ITrainingRuns.StakeSynced(run=run, role=role, seat=seat, old=old, new=new, from_round=next)

@@ -17,13 +17,13 @@ from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import EarnestError
 from earnest.client.trainer.attesting import Attesting, Keeper
-from earnest.client.trainer.enclave_keys import KeyKeeper, Place
+from earnest.client.trainer.enclave_keys import KeyKeeper, KeyScope
 from earnest.client.trainer.node import Forge, HonestWork
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root
 
 if TYPE_CHECKING:
-    from earnest.client.account.account import Party
+    from earnest.client.account.account import Account
     from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
     from earnest.client.chain.contracts import EnclaveKey as LiveKey
@@ -57,7 +57,7 @@ def demo_policy() -> PolicyFile:
 def enclave(
     cheat: Cheat | None,
     machine: int,
-    party: Party,
+    party: Account,
     parts: NodeParts,
     policy: PolicyFile,
     random: Callable[[int], bytes],
@@ -77,17 +77,17 @@ def enclave(
     if cheat is not None:
         keeper = Once(keeper)
     if cheat is OTHER_MANIFEST and forge is not None:
-        place = Place(parts.chain.chain_id, parts.contracts.registry.address, run, parts.account)
+        place = KeyScope(parts.chain.chain_id, parts.contracts.registry.address, run, parts.account)
         keeper = Thief(keeper, place, forge, EnclaveKey.make(random))
         forge = keeper.forge
     return Attesting(keeper, run, parts.journal, parts.chain.head), forge
 
 
-def _without_machine(machine: Attester, party: Party, parts: NodeParts, key: str) -> OldQuote:
+def _without_machine(machine: Attester, party: Account, parts: NodeParts, key: str) -> OldQuote:
     """All that is left of a machine: a good quote that it made for `key`."""
     run, registry = parts.follower.record.run, parts.contracts.registry
     _, challenge = registry.challenge(run, party.owner, parts.chain.head())
-    place = Place(parts.chain.chain_id, registry.address, run, party.owner)
+    place = KeyScope(parts.chain.chain_id, registry.address, run, party.owner)
     return OldQuote(machine.root_id, machine.quote(place.binding(key, challenge) + bytes(32)))
 
 
@@ -133,7 +133,7 @@ class Thief:
     which no quote names.
     """
 
-    def __init__(self, enclave: Keeper, place: Place, forge: Forge, own: EnclaveKey) -> None:
+    def __init__(self, enclave: Keeper, place: KeyScope, forge: Forge, own: EnclaveKey) -> None:
         self._enclave, self._place, self._forge, self._own = enclave, place, forge, own
         self._computed: dict[int, bytes] = {}
         self.live, self.due, self.renew = enclave.live, enclave.due, enclave.renew

@@ -25,7 +25,7 @@ from torch import Tensor
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.base.errors import StorageError
-from earnest.client.account.account import Deployment, Party
+from earnest.client.account.account import Account, DeployedContracts
 from earnest.client.account.transactions import fund_steps, join_steps
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
@@ -41,11 +41,12 @@ from earnest.deploy.devnet.chain import Devnet, account
 from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
+from earnest.protocol.constants import WEIGHT_ONE
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.report import Report, SeatVote
-from earnest.protocol.run import Level, RunParams
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Level, Role, RunParams
+from earnest.protocol.verdicts import Verdict
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import state_root
 from earnest.training.tasks.shakespeare import demo_recipe
@@ -90,7 +91,7 @@ class Member:
     name: str
     role: Role
     honest: bool
-    party: Party
+    party: Account
     node: Node
     cheat: Cheat | None = None
     """In an attested run."""
@@ -102,8 +103,8 @@ class Demo:
 
     options: DemoOptions
     devnet: Devnet
-    deployment: Deployment
-    sponsor: Party
+    deployment: DeployedContracts
+    sponsor: Account
     run: int
     files: RunFiles
     members: list[Member]
@@ -316,7 +317,7 @@ def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
         deployment, names_served = _deploy(chain, signers["sponsor"], folder), Names()
         parties = {
             name: closing.enter_context(
-                Party(
+                Account(
                     deployment,
                     signer,
                     signer.address,
@@ -380,16 +381,16 @@ def _keystore(path: Path, key: bytes) -> Signer:
     return Signer.load(path, PASSWORD) if path.exists() else import_key(path, PASSWORD, key, KEY_COST)
 
 
-def _deploy(chain: Chain, deployer: Signer, output: Path) -> Deployment:
+def _deploy(chain: Chain, deployer: Signer, output: Path) -> DeployedContracts:
     plan, intents = make_plan(chain.chain_id, deployer.address, 0), MemoryIntents()
     outbox = Outbox(chain, deployer, intents, clock=lambda: 0.0, sleep=lambda seconds: None)
     path = output / "manifest.json"
     manifest = run_plan(plan, chain, outbox, intents, path, network="devnet", git="")
     contracts = Contracts.at(chain, manifest.address("TrainingRuns"), chain.head())
-    return Deployment(chain, contracts, manifest.first_block)
+    return DeployedContracts(chain, contracts, manifest.first_block)
 
 
-def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Party], recipe: Recipe) -> int:
+def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Account], recipe: Recipe) -> int:
     sponsor = parties["sponsor"]
     contracts = sponsor.deployment.contracts
     for name, party in parties.items():
@@ -407,8 +408,8 @@ def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Party]
         rounds=options.rounds,
         commit_s=1_800,
         reveal_s=300,
-        score_commit_s=900,
-        score_reveal_s=300,
+        report_commit_s=900,
+        report_reveal_s=300,
         settle_s=900,
         contest_s=900,
         overlap=False,
@@ -429,7 +430,7 @@ def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Party]
     return contracts.runs.run_count(at=sponsor.deployment.chain.head())
 
 
-def _take_seat(name: str, party: Party, run: int, files: RunFiles) -> None:
+def _take_seat(name: str, party: Account, run: int, files: RunFiles) -> None:
     role, at = _role(name), party.deployment.chain.head()
     steps = join_steps(
         party.deployment.contracts,
@@ -446,7 +447,7 @@ def _take_seat(name: str, party: Party, run: int, files: RunFiles) -> None:
     party.do(steps, f"{run}/join")
 
 
-def _member(options: DemoOptions, seed: bytes, name: str, party: Party, run: int, judge: Judge) -> Member:
+def _member(options: DemoOptions, seed: bytes, name: str, party: Account, run: int, judge: Judge) -> Member:
     """The node of one seat. The last trainer attacks, the last validator lies, where the options say so."""
     parts, files = party.follow(run, _salts(seed, name))
     role, task = _role(name), files.task
@@ -464,7 +465,7 @@ def _member(options: DemoOptions, seed: bytes, name: str, party: Party, run: int
 
 
 def _attested_member(
-    options: DemoOptions, seed: bytes, name: str, party: Party, parts: NodeParts, files: RunFiles
+    options: DemoOptions, seed: bytes, name: str, party: Account, parts: NodeParts, files: RunFiles
 ) -> Member:
     """A trainer with a SIMULATED machine of its own; the last ones cheat with it."""
     policy, number = files.bundle.attestation, int(name.rpartition("-")[2])
@@ -536,4 +537,4 @@ class Liar:
     def _lie(vote: SeatVote) -> SeatVote:
         if vote.verdict == Verdict.ABSENT:
             return vote
-        return SeatVote(0, Verdict.HARMFUL) if vote.weight else SeatVote(65_535, Verdict.ACCEPTED)
+        return SeatVote(0, Verdict.HARMFUL) if vote.weight else SeatVote(WEIGHT_ONE, Verdict.ACCEPTED)

@@ -10,6 +10,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from earnest.protocol.constants import WEIGHT_ONE
+
 TOKEN = 10**18
 CHEAT = "#cc3344"
 COLOURS = ("#3366aa", "#2a9d8f", "#8a6fb0", "#cc3344", "#777777", "#999999", "#bbbbbb")
@@ -56,7 +58,7 @@ def round_table(report: dict[str, Any], dense_bytes: int) -> Group:
         table.add_row(
             name,
             verdict.replace("_", " "),
-            f"{report['weights'][name] / 65_535:.3f}",
+            f"{report['weights'][name] / WEIGHT_ONE:.3f}",
             tokens(report["pay_wei"][name]),
             tokens(report["bonds_wei"][name]) if reasons is None else "\n".join(reasons[name]),
             style=style,

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from earnest.base.errors import EarnestError
-from earnest.deploy.plan import Plan, Step, make_plan
+from earnest.deploy.plan import DeploymentStep, Plan, make_plan
 
 SCHEMA = 1
 
@@ -127,7 +127,7 @@ def save_manifest(path: Path, manifest: Manifest) -> None:
     part.replace(path)
 
 
-def _deployed(step: Step, deployer: str) -> Deployed:
+def _deployed(step: DeploymentStep, deployer: str) -> Deployed:
     return Deployed(
         address=step.address,
         deployer=deployer,

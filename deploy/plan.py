@@ -26,7 +26,7 @@ CONSTRUCTOR_GAS = 250_000  # what a constructor may spend beside storing its cod
 
 
 @dataclass(frozen=True)
-class Step:
+class DeploymentStep:
     """One contract: a transaction from the deployer with this nonce creates it at this address."""
 
     name: str
@@ -67,7 +67,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Place:
+class Immutable:
     """Where an immutable lies behind the runtime code, in bytes."""
 
     name: str
@@ -87,7 +87,7 @@ class Plan:
     first_nonce: int
     token: str
     sink: str
-    steps: tuple[Step, ...]
+    steps: tuple[DeploymentStep, ...]
 
     @property
     def gas(self) -> int:
@@ -130,26 +130,26 @@ def create_address(deployer: str, nonce: int) -> str:
     return to_checksum_address(keccak(rlp.encode([to_canonical_address(deployer), nonce]))[12:])
 
 
-def immutables(layout: Mapping[str, Any]) -> list[Place]:
+def immutables(layout: Mapping[str, Any]) -> list[Immutable]:
     """The immutables of an artifact's layout, those of its modules included."""
     return list(_places(layout.get("code_layout", {})))
 
 
-def _places(entries: Mapping[str, Any]) -> list[Place]:
-    found: list[Place] = []
+def _places(entries: Mapping[str, Any]) -> list[Immutable]:
+    found: list[Immutable] = []
     for name, entry in entries.items():
         if isinstance(entry.get("offset"), int):
-            found.append(Place(name, entry["offset"], entry["length"]))
+            found.append(Immutable(name, entry["offset"], entry["length"]))
         else:
             found += _places(entry)
     return found
 
 
-def _step(artifact: Artifact, address: str, nonce: int, known: Mapping[str, str]) -> Step:
+def _step(artifact: Artifact, address: str, nonce: int, known: Mapping[str, str]) -> DeploymentStep:
     """A constructor says by its parameters' names what it wants; a trailing underscore is Vyper's need."""
     inputs = next((entry["inputs"] for entry in artifact.abi if entry["type"] == "constructor"), [])
     args = {given["name"].rstrip("_"): known[given["name"].rstrip("_")] for given in inputs}
-    return Step(
+    return DeploymentStep(
         name=artifact.name,
         address=address,
         nonce=nonce,

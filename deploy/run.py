@@ -25,7 +25,7 @@ from earnest.deploy.manifest import (
     recorded,
     save_manifest,
 )
-from earnest.deploy.plan import Plan, Step
+from earnest.deploy.plan import DeploymentStep, Plan
 
 
 class DeploymentError(EarnestError):
@@ -41,7 +41,7 @@ def run_plan(
     *,
     network: str,
     git: str,
-    progress: Callable[[Step], None] = lambda step: None,
+    progress: Callable[[DeploymentStep], None] = lambda step: None,
 ) -> Manifest:
     """Deploys what of the plan is not on the chain yet and returns the complete manifest, also saved at `path`.
 
@@ -96,7 +96,7 @@ def _same(one: Manifest, other: Manifest) -> bool:
     return code(one) == code(other)
 
 
-def _ensure(step: Step, chain: Chain, outbox: Outbox, intents: IntentStore) -> Receipt | None:
+def _ensure(step: DeploymentStep, chain: Chain, outbox: Outbox, intents: IntentStore) -> Receipt | None:
     """The receipt of the step's transaction, sent now or before; None if only the chain remembers it."""
     intent = f"deploy/{chain.chain_id}/{step.address}"
     known = intents.intent(intent)

@@ -15,11 +15,11 @@ from eth_hash.auto import keccak
 
 from earnest.base.errors import Reverted
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.chain.endpoints import Chain, Refusal
+from earnest.client.chain.endpoints import Chain, RpcErrorAnswer
 from earnest.deploy.manifest import Deployed, Manifest, plan_of
-from earnest.deploy.plan import Plan, Step
+from earnest.deploy.plan import DeploymentStep, Plan
+from earnest.protocol.constants import PROTOCOL_VERSION
 
-PROTOCOL_VERSION = 1
 GETTERS = {
     "token": "TOKEN",
     "sink": "SINK",
@@ -32,7 +32,7 @@ GETTERS = {
 
 
 @dataclass(frozen=True)
-class Check:
+class Comparison:
     """One question asked of a contract, the answer that was expected, and the one that was found."""
 
     contract: str
@@ -45,7 +45,7 @@ class Check:
         return self.expected == self.found
 
 
-def verify(manifest: Manifest, chain: Chain, at: BlockRef) -> list[Check]:
+def verify(manifest: Manifest, chain: Chain, at: BlockRef) -> list[Comparison]:
     """Every check of every contract of the current deployment, read at one block. Never writes.
 
     Raises ManifestError or KeyError for a manifest that names no vault, and whatever the chain raises when it
@@ -59,32 +59,36 @@ def verify(manifest: Manifest, chain: Chain, at: BlockRef) -> list[Check]:
     ]
 
 
-def _checks(step: Step, plan: Plan, recorded: Deployed | None, chain: Chain, at: BlockRef) -> Iterator[Check]:
+def _checks(
+    step: DeploymentStep, plan: Plan, recorded: Deployed | None, chain: Chain, at: BlockRef
+) -> Iterator[Comparison]:
     if recorded is None:
-        yield Check(step.name, "recorded", "yes", "no")
+        yield Comparison(step.name, "recorded", "yes", "no")
         return
     yield from _record(step, recorded, plan)
     code = chain.code(step.address, at)
-    yield Check(step.name, "code", "as compiled", _judge(step, code))
-    yield Check(step.name, "code hash", "0x" + keccak(code).hex(), str(recorded.runtime_hash))
+    yield Comparison(step.name, "code", "as compiled", _judge(step, code))
+    yield Comparison(step.name, "code hash", "0x" + keccak(code).hex(), str(recorded.runtime_hash))
     if recorded.tx is not None:
         receipt = chain.receipt(recorded.tx)
-        yield Check(step.name, "created by its transaction", step.address, str(receipt and receipt.contract))
+        yield Comparison(
+            step.name, "created by its transaction", step.address, str(receipt and receipt.contract)
+        )
     if code:
         yield from _wiring(step, chain, at)
 
 
-def _record(step: Step, recorded: Deployed, plan: Plan) -> Iterator[Check]:
+def _record(step: DeploymentStep, recorded: Deployed, plan: Plan) -> Iterator[Comparison]:
     """Whether the manifest says what the plan says."""
-    yield Check(step.name, "address", step.address, recorded.address)
-    yield Check(step.name, "deployer", plan.deployer, recorded.deployer)
-    yield Check(step.name, "arguments", str(dict(step.args)), str(recorded.args))
-    yield Check(step.name, "encoded arguments", "0x" + step.args_abi.hex(), recorded.args_abi)
-    yield Check(step.name, "source integrity", step.artifact.integrity, recorded.integrity)
-    yield Check(step.name, "creation code hash", step.initcode_hash, recorded.initcode_hash)
+    yield Comparison(step.name, "address", step.address, recorded.address)
+    yield Comparison(step.name, "deployer", plan.deployer, recorded.deployer)
+    yield Comparison(step.name, "arguments", str(dict(step.args)), str(recorded.args))
+    yield Comparison(step.name, "encoded arguments", "0x" + step.args_abi.hex(), recorded.args_abi)
+    yield Comparison(step.name, "source integrity", step.artifact.integrity, recorded.integrity)
+    yield Comparison(step.name, "creation code hash", step.initcode_hash, recorded.initcode_hash)
 
 
-def _judge(step: Step, code: bytes) -> str:
+def _judge(step: DeploymentStep, code: bytes) -> str:
     if not code:
         return "no code"
     if step.matches(code):
@@ -92,20 +96,20 @@ def _judge(step: Step, code: bytes) -> str:
     return "immutables differ" if code.startswith(step.artifact.runtime) else "other code"
 
 
-def _wiring(step: Step, chain: Chain, at: BlockRef) -> Iterator[Check]:
+def _wiring(step: DeploymentStep, chain: Chain, at: BlockRef) -> Iterator[Comparison]:
     """What the contract itself says it is wired to, and which protocol it speaks."""
     views = {entry.get("name") for entry in step.artifact.abi}
     for argument, getter in GETTERS.items():
         if argument in step.args and getter in views:
             found = _view(chain, step.address, getter, "address", at)
-            yield Check(step.name, f"{getter}()", step.args[argument].lower(), found)
+            yield Comparison(step.name, f"{getter}()", step.args[argument].lower(), found)
     if "PROTOCOL_VERSION" in views:
         found = _view(chain, step.address, "PROTOCOL_VERSION", "uint256", at)
-        yield Check(step.name, "PROTOCOL_VERSION()", str(PROTOCOL_VERSION), found)
+        yield Comparison(step.name, "PROTOCOL_VERSION()", str(PROTOCOL_VERSION), found)
 
 
 def _view(chain: Chain, address: str, name: str, kind: str, at: BlockRef) -> str:
     try:
         return str(decode([kind], chain.call(address, keccak(f"{name}()".encode())[:4], at))[0])
-    except (Reverted, Refusal, DecodingError) as error:  # other code may break the machine's rules too
+    except (Reverted, RpcErrorAnswer, DecodingError) as error:  # other code may break the machine's rules too
         return f"no answer ({type(error).__name__})"

@@ -243,8 +243,8 @@ class Registration:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """A quote's parts as the registry takes them. Field order is that of `Evidence` in `IAttestationRegistry.vyi`.
+class QuoteParts:
+    """A quote's parts as the registry takes them. Field order is that of `QuoteParts` in `IAttestationRegistry.vyi`.
 
     The contract proves each position and length; none is trusted.
     """

@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 from eth_hash.auto import keccak
 
 from earnest.protocol.assignment import SamplePool
-from earnest.protocol.evidence import EvidenceTerms
+from earnest.protocol.harm import HarmTerms
 
 MAX_FILE_BYTES = 1 << 16
 MAX_BRACKETS = 256
@@ -175,7 +175,7 @@ class Scoring:
     trial_rounds: int = 1
     """Rounds at the start in which no weight exceeds 1; 0 for a run that starts from a trained model."""
 
-    evidence: EvidenceTerms = field(default_factory=EvidenceTerms)
+    evidence: HarmTerms = field(default_factory=HarmTerms)
 
     def __post_init__(self) -> None:
         _require(self.held_out >= 2 and self.own >= 2, "held_out and own are at least 2")

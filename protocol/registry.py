@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from earnest.protocol.attestation import CHALLENGE_BLOCKS, Claims, Policy, Registration, key_entry
 from earnest.protocol.constants import ZERO_ADDRESS
-from earnest.protocol.vault import require
+from earnest.protocol.require import require
 
 BOND_BITS = 48
 """Of a bond as it is counted for a platform."""
@@ -19,7 +19,7 @@ TrainerKey = tuple[int, str]
 
 
 @dataclass
-class Place:
+class PlatformSlot:
     """One of a platform's places in a run."""
 
     trainer: str
@@ -53,7 +53,9 @@ class RegistryModel:
     """Key and expiry, unix seconds. A key signs for rounds that open before its expiry."""
 
     records: dict[TrainerKey, Record] = field(default_factory=dict[TrainerKey, Record])
-    places: defaultdict[tuple[int, bytes], list[Place]] = field(default_factory=lambda: defaultdict(list))
+    places: defaultdict[tuple[int, bytes], list[PlatformSlot]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     """By run and platform; places are taken over, never given up."""
 
     denied: defaultdict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
@@ -69,7 +71,7 @@ class RegistryModel:
         block: int,
         oldest: int,
     ) -> int:
-        """Of a seated trainer; `standing`: its standing bond, wei; `oldest`: t0 of the oldest round open to reveals.
+        """Of a seated trainer; `standing`: its live bond, wei; `oldest`: t0 of the oldest round open to reveals.
 
         Returns the key's expiry.
         """
@@ -88,16 +90,16 @@ class RegistryModel:
         before = self.records.get((run, trainer))
         require(before is None or wanted.challenge_block > before.block, "attestation: challenge used")
         expiry = now + policy.ttl_s
-        require(standing != 0, "attestation: no standing bond")
+        require(standing != 0, "attestation: no live bond")
         bond = standing // bond_unit(policy.platform_bond) if policy.platform_bond else 0
-        self._take(run, claims.platform, policy, Place(trainer, expiry, bond), oldest)
+        self._take(run, claims.platform, policy, PlatformSlot(trainer, expiry, bond), oldest)
         self.records[run, trainer] = Record(
             name, claims.workload, claims.platform, claims.pck, wanted.challenge_block
         )
         self.keys[run, trainer] = wanted.key, expiry
         return expiry
 
-    def _take(self, run: int, platform: bytes, policy: Policy, place: Place, oldest: int) -> None:
+    def _take(self, run: int, platform: bytes, policy: Policy, place: PlatformSlot, oldest: int) -> None:
         """The trainer's own place, else the first whose key signs for no round any more, else a new one."""
         held = self.places[run, platform]
         own = [i for i, other in enumerate(held) if other.trainer == place.trainer]

@@ -127,7 +127,7 @@ def decode_report(words: Sequence[bytes], seats: int) -> Report:
 def report_commitment(
     chain_id: int, contract: str, run: int, round: int, validator: str, report_hash: bytes, salt: bytes
 ) -> bytes:
-    """What a validator seals in the score-commit window; `validator` is the seat's owner."""
+    """What a validator seals in the report-commit window; `validator` is the seat's owner."""
     return keccak_abi(
         ["uint256", "address", "uint256", "uint256", "address", "bytes32", "bytes32"],
         [chain_id, contract, run, round, validator, report_hash, salt],

@@ -24,6 +24,13 @@ from earnest.protocol.schedule import Schedule
 ZERO_HASH = bytes(32)
 
 
+class Role(IntEnum):
+    """What a seat is for; also the role in an admission leaf."""
+
+    TRAINER = 1
+    VALIDATOR = 2
+
+
 class Level(IntEnum):
     """What convinces of an update, chosen per run. Protocol section 1."""
 
@@ -56,8 +63,8 @@ class RunParams:
     rounds: int
     commit_s: int
     reveal_s: int
-    score_commit_s: int
-    score_reveal_s: int
+    report_commit_s: int
+    report_reveal_s: int
     settle_s: int
     contest_s: int
     overlap: bool
@@ -118,8 +125,8 @@ class RunParams:
             rounds=self.rounds,
             commit_s=self.commit_s,
             reveal_s=self.reveal_s,
-            score_commit_s=self.score_commit_s,
-            score_reveal_s=self.score_reveal_s,
+            report_commit_s=self.report_commit_s,
+            report_reveal_s=self.report_reveal_s,
             settle_s=self.settle_s,
             contest_s=self.contest_s,
             overlap=self.overlap,

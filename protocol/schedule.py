@@ -1,7 +1,7 @@
 """Time: a phase is a function of block time, never a stored state. Protocol section 4.
 
 ```
-round r:   commit [t0, t0+C)   reveal [.., +R)   seed   score-commit [.., +S)   score-reveal [.., +V)
+round r:   commit [t0, t0+C)   reveal [.., +R)   seed   report-commit [.., +S)   report-reveal [.., +V)
            then settle window G, then contest window K
 ```
 
@@ -32,16 +32,16 @@ class Schedule:
     rounds: int
     commit_s: int
     reveal_s: int
-    score_commit_s: int
-    score_reveal_s: int
+    report_commit_s: int
+    report_reveal_s: int
     settle_s: int
     contest_s: int
     overlap: bool
 
     @property
     def scored_s(self) -> int:
-        """Seconds from a round's opening to the end of its score-reveal window: C + R + S + V."""
-        return self.commit_s + self.reveal_s + self.score_commit_s + self.score_reveal_s
+        """Seconds from a round's opening to the end of its report-reveal window: C + R + S + V."""
+        return self.commit_s + self.reveal_s + self.report_commit_s + self.report_reveal_s
 
     @property
     def period(self) -> int:
@@ -71,16 +71,16 @@ class Schedule:
         """From here on anyone may call `seed`: all updates of the round lie open."""
         return self.reveal(r).end
 
-    def score_commit(self, r: int) -> Window:
+    def report_commit(self, r: int) -> Window:
         t = self.reveal(r).end
-        return Window(t, t + self.score_commit_s)
+        return Window(t, t + self.report_commit_s)
 
-    def score_reveal(self, r: int) -> Window:
-        t = self.score_commit(r).end
-        return Window(t, t + self.score_reveal_s)
+    def report_reveal(self, r: int) -> Window:
+        t = self.report_commit(r).end
+        return Window(t, t + self.report_reveal_s)
 
     def settle(self, r: int) -> Window:
-        t = self.score_reveal(r).end
+        t = self.report_reveal(r).end
         return Window(t, t + self.settle_s)
 
     def contest(self, r: int) -> Window:
@@ -115,7 +115,7 @@ class Schedule:
 
     def problems(self) -> list[str]:
         """Why `create_run` refuses these windows, in the contract's words and order; empty if it does not."""
-        windows = (self.commit_s, self.reveal_s, self.score_commit_s, self.score_reveal_s, self.settle_s)
+        windows = (self.commit_s, self.reveal_s, self.report_commit_s, self.report_reveal_s, self.settle_s)
         reasons: list[str] = []
         for window in windows:
             if window == 0:

@@ -2,7 +2,7 @@
 
 The contract keeps tenures, keys and stakes for rounds q-1, q and q+1; the model keeps all rounds, so that it
 can be asked about any. Whoever calls comes first, block time last; refusals are in the contract's words.
-Admission proofs and the vault's standing bonds are passed in.
+Admission proofs and the vault's live bonds are passed in.
 """
 
 from bisect import bisect_right
@@ -19,9 +19,8 @@ from earnest.protocol.constants import (
     TAKEOVER_NUMERATOR,
     ZERO_ADDRESS,
 )
-from earnest.protocol.run import RunParams
-from earnest.protocol.vault import require
-from earnest.protocol.verdicts import Role
+from earnest.protocol.require import require
+from earnest.protocol.run import Role, RunParams
 
 T = TypeVar("T")
 
@@ -66,7 +65,7 @@ class Tenure:
 
 
 @dataclass
-class SeatRecord:
+class SeatHistory:
     """Everything that ever happened to one seat."""
 
     tenures: list[Tenure] = field(default_factory=list[Tenure])
@@ -89,8 +88,8 @@ class SeatsModel:
 
     params: RunParams
     rounds: int = 0
-    trainers: list[SeatRecord] = field(default_factory=list[SeatRecord])
-    validators: list[SeatRecord] = field(default_factory=list[SeatRecord])
+    trainers: list[SeatHistory] = field(default_factory=list[SeatHistory])
+    validators: list[SeatHistory] = field(default_factory=list[SeatHistory])
     members: dict[str, tuple[Role, int]] = field(default_factory=dict[str, tuple[Role, int]])
     barred: dict[str, int] = field(default_factory=dict[str, int])
     snapshots: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
@@ -155,7 +154,7 @@ class SeatsModel:
         tenure.operators.set(self.clock(now)[1], operator)
 
     def sync(self, role: Role, seat: int, now: int, standing: int) -> None:
-        """The standing bond of the seat's owner counts from the next round on. Anyone may call."""
+        """The live bond of the seat's owner counts from the next round on. Anyone may call."""
         require(self._last(role, seat) is not None, "runs: empty seat")
         following = self.clock(now)[1]
         record = self.seats(role)[seat]
@@ -195,7 +194,7 @@ class SeatsModel:
         self._check_operator(operator, tenure, round)
         assert tenure is not None
         require(round >= tenure.barred_until, "runs: seat is barred")
-        require(standing >= self.params.commit_bond, "runs: no standing bond")
+        require(standing >= self.params.commit_bond, "runs: no live bond")
         self._check_first(self.trainers[seat], round)
         return round
 
@@ -207,8 +206,8 @@ class SeatsModel:
         It also reads the bonds that count from the next round on: `standings` are those of the validator
         seats' owners; seats left out keep what they have.
         """
-        open_ = round <= self.rounds and self.schedule.score_commit(round).contains(now)
-        require(open_, "runs: not in score-commit window")
+        open_ = round <= self.rounds and self.schedule.report_commit(round).contains(now)
+        require(open_, "runs: not in report-commit window")
         self._check_operator(operator, self.tenure(Role.VALIDATOR, seat, round), round)
         stakes = self.snapshots.get(round) or self._active_stakes(round)
         require(stakes[seat] > 0, "runs: inactive seat")
@@ -220,8 +219,8 @@ class SeatsModel:
 
     def report_reveal(self, operator: str, round: int, seat: int, now: int) -> None:
         """A validator opens the report that it sealed."""
-        open_ = round <= self.rounds and self.schedule.score_reveal(round).contains(now)
-        require(open_, "runs: not in score-reveal window")
+        open_ = round <= self.rounds and self.schedule.report_reveal(round).contains(now)
+        require(open_, "runs: not in report-reveal window")
         self._check_operator(operator, self.tenure(Role.VALIDATOR, seat, round), round)
         record = self.validators[seat]
         require(round in record.commitments, "runs: not what was sealed")
@@ -230,7 +229,7 @@ class SeatsModel:
 
     # Views.
 
-    def seats(self, role: Role) -> list[SeatRecord]:
+    def seats(self, role: Role) -> list[SeatHistory]:
         """Seats ever taken."""
         return self.trainers if role == Role.TRAINER else self.validators
 
@@ -270,7 +269,7 @@ class SeatsModel:
     def _begin(self, role: Role, seat: int, account: str, operator: str, stake: int, following: int) -> None:
         seats = self.seats(role)
         if seat == len(seats):
-            seats.append(SeatRecord())
+            seats.append(SeatHistory())
         else:
             del self.members[seats[seat].tenures[-1].owner]
         barred = self.barred.get(account, 0)
@@ -301,7 +300,7 @@ class SeatsModel:
     def _newest_stake(self, seat: int) -> int:
         return self.trainers[seat].stakes.values[-1]
 
-    def _silent(self, record: SeatRecord, tenure: Tenure, current: int) -> bool:
+    def _silent(self, record: SeatHistory, tenure: Tenure, current: int) -> bool:
         """No commitment in the last eight rounds, and neither joined nor asked back in them."""
         quiet = all(round + SILENT_ROUNDS < current for round in record.commitments)
         return quiet and tenure.active_from + SILENT_ROUNDS <= current
@@ -321,6 +320,6 @@ class SeatsModel:
     def _check_operator(self, account: str, tenure: Tenure | None, round: int) -> None:
         require(tenure is not None and account == tenure.operators.at(round), "runs: not the operator")
 
-    def _check_first(self, record: SeatRecord, round: int) -> None:
+    def _check_first(self, record: SeatHistory, round: int) -> None:
         require(round not in record.commitments, "runs: already committed")
         record.commitments.add(round)

@@ -10,21 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from earnest.protocol.constants import AMOUNT_LIMIT, MAX_EXIT_DELAY_S, ZERO_ADDRESS
-
-
-class Refused(Exception):
-    """A call that the contract reverts; the reason is the contract's."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-def require(condition: bool, reason: str) -> None:
-    """`assert condition, reason` of a contract."""
-    if not condition:
-        raise Refused(reason)
-
+from earnest.protocol.require import require
 
 RunKey = tuple[str, int]
 """(manager, run)"""
@@ -141,7 +127,7 @@ class VaultModel:
         """When the bond can be taken back; 0 when no exit was started."""
         return self.exits.get((manager, run, account), 0)
 
-    def standing(self, manager: str, run: int, account: str) -> int:
+    def live_bond(self, manager: str, run: int, account: str) -> int:
         """The bond that stands behind new work: 0 once an exit has started."""
         return 0 if (manager, run, account) in self.exits else self.bond_of(manager, run, account)
 

@@ -1,4 +1,4 @@
-"""What a validator can say of an update, and who sits in a run. Protocol section 7 and 13."""
+"""The verdicts that a validator can give an update. Protocol section 7."""
 
 from enum import IntEnum
 
@@ -19,7 +19,7 @@ class Verdict(IntEnum):
     """The payload fails a check."""
 
     HARMFUL = 4
-    """Both e-values are above the threshold (`earnest.protocol.evidence`)."""
+    """Both e-values are above the threshold (`earnest.protocol.harm`)."""
 
     COPIED = 5
     """The decoded update is identical to one committed earlier."""
@@ -32,10 +32,3 @@ class Verdict(IntEnum):
 
     ABSTAIN = 255
     """The validator could not judge, by its own infrastructure's fault."""
-
-
-class Role(IntEnum):
-    """What a seat is for; also the role in an admission leaf."""
-
-    TRAINER = 1
-    VALIDATOR = 2

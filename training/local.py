@@ -19,7 +19,7 @@ from earnest.protocol.recipe import CodecChoice, Outer, Recipe
 from earnest.protocol.seed import fallback_seed
 from earnest.protocol.step import clip_norm
 from earnest.training.codecs import CodecMemory, Update, inner_steps, make_codec
-from earnest.training.diloco.engine import CPU, Machine, TrainerMemory, train_round
+from earnest.training.diloco.engine import CPU, Machine, TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.overlap import local_start
@@ -113,7 +113,7 @@ def simulate(
     pool = recipe.sample_pool()
     pool.check(trainers)
     codec = make_codec(recipe.codec, Spec.of(read_parameters(task.build_model(recipe.seed))))
-    memories = [TrainerMemory() for _ in range(trainers)]
+    memories = [TrainerState() for _ in range(trainers)]
     pending: list[Update | None] = [None] * trainers
     finishes = [finish_with(recipe.privacy, _secret(recipe, seat), b"simulated") for seat in range(trainers)]
     states = [initial_state(task, recipe)]

@@ -71,7 +71,7 @@ class Training:
     """Times that a trainer uploads its payload: 1 to a bucket; trainers - 1 + validators where it serves all itself."""
 
     windows_s: float = 0.0
-    """Reveal, score-commit and score-reveal windows: what the chain and the validators take of a round."""
+    """Reveal, report-commit and report-reveal windows: what the chain and the validators take of a round."""
 
     overlap: Overlap = "none"
 

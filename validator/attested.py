@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from earnest.attestation.evidence_file import Evidence, EvidenceError
+from earnest.attestation.evidence_file import EvidenceFile, EvidenceFileError
 from earnest.attestation.formats.quote import QuoteError, claims, parse_quote
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.verifier.registration import RegistrationFacts, judge_registration
@@ -22,11 +22,11 @@ from earnest.client.run.record import KeyRegistration
 from earnest.protocol.attestation import challenge
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
-from earnest.validator.payload import Refusal
+from earnest.validator.payload import Rejection
 
 log = structlog.get_logger()
 
-OWN_FAILURE = Refusal(Verdict.ABSTAIN, "the validator's own infrastructure failed")
+OWN_FAILURE = Rejection(Verdict.ABSTAIN, "the validator's own infrastructure failed")
 
 
 class Blocks(Protocol):
@@ -45,7 +45,7 @@ class Enclaves:
         self._follower, self._blocks, self._registry = follower, blocks, registry
         self._judged: dict[tuple[KeyRegistration, int], Verification] = {}
 
-    def unattested(self, round: int) -> dict[int, Refusal]:
+    def unattested(self, round: int) -> dict[int, Rejection]:
         """By revealed seat why its update does not count for want of attestation; empty where the run asks for none.
 
         A failure of this machine gives an abstention, never a verdict. Raises ChainError when the chain cannot be read.
@@ -55,7 +55,7 @@ class Enclaves:
             return {}
         assert policy is not None, "the run's files have its policy, or they are not the run's"
         seen, evidences = record.round(round), self._follower.evidences(round)
-        refusals: dict[int, Refusal] = {}
+        refusals: dict[int, Rejection] = {}
         for seat in seen.manifests:
             key = seen.attested.get(seat)
             if key is None:
@@ -72,13 +72,13 @@ class Enclaves:
 
     def _refusal(
         self, round: int, key: KeyRegistration, found: bytes | StorageError | OSError, policy: PolicyFile
-    ) -> Refusal | None:
+    ) -> Rejection | None:
         evidence = _evidence(found, key)
-        return evidence if isinstance(evidence, Refusal) else self._judge(round, key, evidence, policy)
+        return evidence if isinstance(evidence, Rejection) else self._judge(round, key, evidence, policy)
 
     def _judge(
-        self, round: int, key: KeyRegistration, evidence: Evidence, policy: PolicyFile
-    ) -> Refusal | None:
+        self, round: int, key: KeyRegistration, evidence: EvidenceFile, policy: PolicyFile
+    ) -> Rejection | None:
         """Why the key does not count in the round, None if it does.
 
         What was denied counts no more although nobody may have revoked the keys that rest on it.
@@ -94,7 +94,7 @@ class Enclaves:
         return None
 
     def _verified(
-        self, key: KeyRegistration, evidence: Evidence, policy: PolicyFile, floor: int
+        self, key: KeyRegistration, evidence: EvidenceFile, policy: PolicyFile, floor: int
     ) -> Verification:
         if (known := self._judged.get((key, floor))) is not None:
             return known
@@ -123,21 +123,21 @@ class Enclaves:
         )
 
 
-def _evidence(found: bytes | StorageError | OSError, key: KeyRegistration) -> Evidence | Refusal:
+def _evidence(found: bytes | StorageError | OSError, key: KeyRegistration) -> EvidenceFile | Rejection:
     """The evidence that a key was registered with, or why there is none."""
     if isinstance(found, Unavailable | WrongContent):
         return _refused("nobody serves the evidence of the enclave key")
     if not isinstance(found, bytes):
         return OWN_FAILURE
     try:
-        evidence = Evidence.read(found)
+        evidence = EvidenceFile.read(found)
         shown = claims(parse_quote(evidence.quote))
-    except (EvidenceError, QuoteError) as error:
+    except (EvidenceFileError, QuoteError) as error:
         return _refused(str(error))
     if (shown.quote, shown.pck) != (key.quote, key.pck):  # a platform has a PCK key for each of its versions
         return _refused("the evidence is of another quote, or PCK key, than the one registered")
     return evidence
 
 
-def _refused(reason: str) -> Refusal:
-    return Refusal(Verdict.NOT_COUNTED, f"not attested: {reason}")
+def _refused(reason: str) -> Rejection:
+    return Rejection(Verdict.NOT_COUNTED, f"not attested: {reason}")

@@ -1,6 +1,6 @@
 """Does a trainer do harm? Protocol section 7: two e-processes per trainer, carried from round to round.
 
-The arithmetic, its derivation and its sources are in `earnest.protocol.evidence`; here it meets the
+The arithmetic, its derivation and its sources are in `earnest.protocol.harm`; here it meets the
 measurements. Evidence belongs to the trainer, not to its seat: who takes over a seat starts clean.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from earnest.protocol.evidence import EProcess, EvidenceTerms, HarmTest
+from earnest.protocol.harm import EProcess, HarmTerms, HarmTest
 from earnest.validator.gain import Losses
 
 
@@ -40,7 +40,7 @@ class HarmBook:
     tests: Mapping[str, HarmTest] = field(default_factory=dict)
 
     def after(
-        self, round_: int, gains: Mapping[str, tuple[Losses, Losses]], terms: EvidenceTerms, threshold: float
+        self, round_: int, gains: Mapping[str, tuple[Losses, Losses]], terms: HarmTerms, threshold: float
     ) -> tuple[HarmBook, dict[str, HarmFinding]]:
         """The book after one round's (fresh, own) gains by trainer, in draw order, and what it says of each.
 

@@ -1,7 +1,7 @@
 """A validator's judgement of one round: every question of protocol section 7, asked in order.
 
 `judge_round` is a pure function: the same inputs give the same votes and the same evidence, and nothing is
-read but what is passed in. What the next round needs to know is in the `Memory` it returns.
+read but what is passed in. What the next round needs to know is in the `History` it returns.
 
 The order settles which verdict an update gets. A payload must be there (2) and sound (3); an identical
 earlier update is a plain fact (5); what is not applied anyway, for its base, norm or likeness, is not counted
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from earnest.protocol.evidence import threshold
+from earnest.protocol.harm import threshold
 from earnest.protocol.report import ABSENT, SeatVote
 from earnest.protocol.seed import shuffled
 from earnest.protocol.step import clip_factor
@@ -24,12 +24,12 @@ from earnest.training.codecs import make_codec
 from earnest.training.diloco.state import spec
 from earnest.validator.gain import Losses, Meter, applied, mean_update
 from earnest.validator.harm import HarmBook, HarmFinding
-from earnest.validator.payload import Refusal, check_payload
+from earnest.validator.payload import Rejection, check_payload
 from earnest.validator.report import evidence_file
 from earnest.validator.round import (
+    History,
     Judgement,
     Measurements,
-    Memory,
     Missing,
     OwnLosses,
     RoundInputs,
@@ -37,7 +37,7 @@ from earnest.validator.round import (
 )
 from earnest.validator.similarity import (
     Likeness,
-    Published,
+    PastUpdate,
     compare,
     original_of,
     recent,
@@ -45,7 +45,7 @@ from earnest.validator.similarity import (
     too_alike,
 )
 
-__all__ = ["Judgement", "Memory", "Missing", "RoundInputs", "Submission", "judge_round"]
+__all__ = ["History", "Judgement", "Missing", "RoundInputs", "Submission", "judge_round"]
 
 
 def judge_round(inputs: RoundInputs) -> Judgement:
@@ -65,10 +65,10 @@ def judge_round(inputs: RoundInputs) -> Judgement:
     verdict = (
         Verdict.HARMFUL if inputs.recipe.data == "assigned" else Verdict.NOT_COUNTED
     )  # pay, never the bond
-    refusals |= {seat: Refusal(verdict, str(found)) for seat, found in harm.items() if found.harmful}
+    refusals |= {seat: Rejection(verdict, str(found)) for seat, found in harm.items() if found.harmful}
     scores = {seat: measurements.score(seat) for seat in running if seat not in refusals}
 
-    memory = Memory(recent([*inputs.memory.earlier, *updates.values()], inputs.round + 1), repeated, book)
+    memory = History(recent([*inputs.memory.earlier, *updates.values()], inputs.round + 1), repeated, book)
     judgement = Judgement(
         votes=_votes(inputs, refusals, scores),
         refusals=refusals,
@@ -82,34 +82,34 @@ def judge_round(inputs: RoundInputs) -> Judgement:
     return replace(judgement, evidence=evidence_file(inputs, judgement))
 
 
-def _decode(inputs: RoundInputs) -> tuple[dict[int, Published], dict[int, Refusal]]:
+def _decode(inputs: RoundInputs) -> tuple[dict[int, PastUpdate], dict[int, Rejection]]:
     """Updates that are there and sound, and the refusals of the others (verdicts 2, 3 and 255)."""
     codec = make_codec(inputs.recipe.codec, spec(inputs.newest))
-    updates: dict[int, Published] = {}
-    refusals: dict[int, Refusal] = {}
+    updates: dict[int, PastUpdate] = {}
+    refusals: dict[int, Rejection] = {}
     for one in inputs.submissions:
         if isinstance(one.payload, Missing):
-            refusals[one.seat] = Refusal(one.payload.verdict, one.payload.value)
+            refusals[one.seat] = Rejection(one.payload.verdict, one.payload.value)
             continue
         checked = check_payload(one.payload, one.manifest, codec, inputs.recipe.max_payload_bytes)
-        if isinstance(checked, Refusal):
+        if isinstance(checked, Rejection):
             refusals[one.seat] = checked
         else:
-            updates[one.seat] = Published(
+            updates[one.seat] = PastUpdate(
                 inputs.round, one.seat, one.manifest.trainer, one.position, one.manifest.update, checked
             )
     return updates, refusals
 
 
 def _examine(
-    inputs: RoundInputs, updates: Mapping[int, Published], likeness: Mapping[int, Likeness]
-) -> tuple[dict[int, Refusal], dict[str, tuple[int, ...]]]:
+    inputs: RoundInputs, updates: Mapping[int, PastUpdate], likeness: Mapping[int, Likeness]
+) -> tuple[dict[int, Rejection], dict[str, tuple[int, ...]]]:
     """Refusals that need no measurement (verdicts 5 and 7), and whom to remember for being too alike."""
     scoring = inputs.recipe.scoring
     alike = {seat for seat, found in likeness.items() if too_alike(updates[seat], found, scoring)}
     repeated = remember(inputs.memory.alike, {updates[seat].trainer for seat in alike}, inputs.round)
     bases = {one.seat: one.manifest.base_state for one in inputs.submissions}
-    refusals: dict[int, Refusal] = {}
+    refusals: dict[int, Rejection] = {}
     for seat, update in updates.items():
         refusal = _copied(inputs, update, updates) or _not_counted(inputs, update, bases[seat])
         if refusal is None and seat in alike:
@@ -119,37 +119,37 @@ def _examine(
     return refusals, repeated
 
 
-def _copied(inputs: RoundInputs, late: Published, updates: Mapping[int, Published]) -> Refusal | None:
+def _copied(inputs: RoundInputs, late: PastUpdate, updates: Mapping[int, PastUpdate]) -> Rejection | None:
     """Verdict 5: the decoded update is identical to one committed earlier."""
     original = original_of(late, [*inputs.memory.earlier, *updates.values()])
     if original is None:
         return None
-    return Refusal(Verdict.COPIED, f"identical to seat {original.seat}'s of round {original.round}")
+    return Rejection(Verdict.COPIED, f"identical to seat {original.seat}'s of round {original.round}")
 
 
-def _not_counted(inputs: RoundInputs, late: Published, base_root: bytes) -> Refusal | None:
+def _not_counted(inputs: RoundInputs, late: PastUpdate, base_root: bytes) -> Rejection | None:
     """Verdict 7: not attested where the run asks for it, assigned nothing, a wrong base, or a far too large norm."""
     if (unattested := inputs.unattested.get(late.seat)) is not None:
         return unattested
     if inputs.recipe.data == "assigned" and not inputs.assigned.get(late.seat):
-        return Refusal(Verdict.NOT_COUNTED, "the seat was assigned no samples in this round")
+        return Rejection(Verdict.NOT_COUNTED, "the seat was assigned no samples in this round")
     norm, limit = late.update.norm, inputs.recipe.scoring.norm_limit * inputs.clip_norm
     if base_root != inputs.base_root:
-        return Refusal(Verdict.NOT_COUNTED, "trained from another base state")
+        return Rejection(Verdict.NOT_COUNTED, "trained from another base state")
     if norm > limit:
-        return Refusal(Verdict.NOT_COUNTED, f"norm {norm:.6g} is above {limit:.6g}")
+        return Rejection(Verdict.NOT_COUNTED, f"norm {norm:.6g} is above {limit:.6g}")
     return None
 
 
-def _too_alike(late: Published, found: Likeness, times: int) -> Refusal | None:
+def _too_alike(late: PastUpdate, found: Likeness, times: int) -> Rejection | None:
     """Verdict 7: like an update committed earlier; one overlap is enough, a cosine has to come twice."""
     if late.update.indices is None and times < 2:
         return None
     original = f"seat {found.original.seat}'s of round {found.original.round}"
-    return Refusal(Verdict.NOT_COUNTED, f"like {original}: {found.value:.3f}")
+    return Rejection(Verdict.NOT_COUNTED, f"like {original}: {found.value:.3f}")
 
 
-def _measure(inputs: RoundInputs, running: Mapping[int, Published]) -> Measurements:
+def _measure(inputs: RoundInputs, running: Mapping[int, PastUpdate]) -> Measurements:
     """All forward passes of a round. Base and control are measured once per sequence.
 
     Own samples are drawn from those assigned ids that every honest trainer has trained on, however few steps the recipe
@@ -180,7 +180,7 @@ def _measure(inputs: RoundInputs, running: Mapping[int, Published]) -> Measureme
 
 
 def _weigh_harm(
-    inputs: RoundInputs, running: Mapping[int, Published], measurements: Measurements
+    inputs: RoundInputs, running: Mapping[int, PastUpdate], measurements: Measurements
 ) -> tuple[HarmBook, dict[int, HarmFinding]]:
     """Verdict 4: feed this round's gains to each trainer's two processes. Round 0 is no evidence."""
     trainers = {seat: one.trainer for seat, one in running.items()}
@@ -192,7 +192,7 @@ def _weigh_harm(
 
 
 def _votes(
-    inputs: RoundInputs, refusals: Mapping[int, Refusal], scores: Mapping[int, Score]
+    inputs: RoundInputs, refusals: Mapping[int, Rejection], scores: Mapping[int, Score]
 ) -> tuple[SeatVote, ...]:
     """One vote per trainer seat; a seat without a submission is absent."""
     trial = inputs.round < inputs.recipe.scoring.trial_rounds

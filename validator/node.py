@@ -14,18 +14,19 @@ from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.node.node import Node, NodeParts
 from earnest.client.node.settler import TURN_S
-from earnest.client.run.follower import Standing
+from earnest.client.run.follower import RootedState
 from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.report import Report, report_commitment
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from earnest.training.codecs import Update
 from earnest.training.tasks.task import Task
 from earnest.validator.attested import Enclaves
-from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
-from earnest.validator.payload import Refusal, check_payload
+from earnest.validator.judge import History, Judgement, Missing, RoundInputs, Submission, judge_round
+from earnest.validator.payload import Rejection, check_payload
 from earnest.validator.report import abstention, build_report
-from earnest.validator.similarity import MEMORY_ROUNDS, Position, Published, original_of
+from earnest.validator.similarity import MEMORY_ROUNDS, PastUpdate, Position, original_of
 
 log = structlog.get_logger()
 
@@ -57,7 +58,7 @@ class ValidatorNode(Node):
         self._task = task
         self._lie = lie or (lambda report: report)
         self._enclaves = Enclaves(parts.follower, parts.chain, parts.contracts.registry.address)
-        self._memory: tuple[int, Memory] = (-1, Memory())
+        self._memory: tuple[int, History] = (-1, History())
         self._reports: dict[int, Report] = {}
 
     def prepare(self, head: BlockRef) -> None:
@@ -67,7 +68,7 @@ class ValidatorNode(Node):
                 continue
             if self.follower.schedule.reveal(round).contains(head.time):
                 self.follower.mirror(round)
-            if self.follower.schedule.score_commit(round).contains(head.time):
+            if self.follower.schedule.report_commit(round).contains(head.time):
                 self._write_report(round)
             self.reached(self.follower.standing_after, round)  # which keeps it where others can fetch it
 
@@ -78,16 +79,16 @@ class ValidatorNode(Node):
             seat = self.seat_in(round)
             if seat is None:
                 continue
-            if schedule.score_commit(round).contains(head.time):
+            if schedule.report_commit(round).contains(head.time):
                 self._seed(round, head)
                 self._commit_report(round, seat)
-            if schedule.score_reveal(round).contains(head.time):
+            if schedule.report_reveal(round).contains(head.time):
                 self._reveal_report(round, seat, head)
         self._answer_contests(head)
 
     def forget(self) -> None:
         self._reports.clear()
-        self._memory = (-1, Memory())
+        self._memory = (-1, History())
 
     def turn(self, round: int) -> int:
         """Goes round: in round r it is the turn of seat r first, modulo the number of seats."""
@@ -98,7 +99,7 @@ class ValidatorNode(Node):
         """Sooner while a seed is awaited: blocks, not seconds, decide when it can be stored."""
         schedule = self.follower.schedule
         for round in range(max(0, schedule.round_at(now) - 1), self.record.planned_rounds + 1):
-            if schedule.score_commit(round).contains(now) and self.record.round(round).seed is None:
+            if schedule.report_commit(round).contains(now) and self.record.round(round).seed is None:
                 return now + 1
         return super().next_due(now)
 
@@ -108,9 +109,9 @@ class ValidatorNode(Node):
         return (
             reveal.start,
             (reveal.start + reveal.end) // 2,  # to mirror what trainers revealed as soon as they could
-            schedule.score_commit(round).start,
-            schedule.score_reveal(round).start,
-            schedule.score_reveal(round).end,
+            schedule.report_commit(round).start,
+            schedule.report_reveal(round).start,
+            schedule.report_reveal(round).end,
         )
 
     def _rounds(self, head: BlockRef) -> range:
@@ -124,7 +125,7 @@ class ValidatorNode(Node):
         state = runs.seed_of(self.run, round, at=head)
         if state.seed is not None or (state.block and head.number < state.block + SEED_BLOCKS):
             return
-        window = self.follower.schedule.score_commit(round)
+        window = self.follower.schedule.report_commit(round)
         if head.time < window.start + min(self.turn(round) * TURN_S, (window.end - window.start) // 8):
             return
         self.submit(
@@ -164,12 +165,10 @@ class ValidatorNode(Node):
         return build_report(judged, inputs.base_root, inputs.newest_root, evidence)
 
     def _warn_if_late(self, round: int) -> None:
-        window = self.follower.schedule.score_commit(round)
+        window = self.follower.schedule.report_commit(round)
         if self.parts.chain.head().time >= window.end:
-            cause = (
-                f"judging took longer than what the score commit window of {window.end - window.start} s left"
-            )
-            fix = "give this machine less else to do; the run's score_commit_s fits faster ones"
+            cause = f"judging took longer than what the report commit window of {window.end - window.start} s left"
+            fix = "give this machine less else to do; the run's report_commit_s fits faster ones"
             log.warning("too late to report", round=round, cause=cause, fix=fix)
 
     def _tell(self, round: int, judged: Judgement) -> None:
@@ -181,7 +180,7 @@ class ValidatorNode(Node):
                 verdict = Verdict(vote.verdict).name.lower()
                 log.info("judged", round=round, seat=seat, verdict=verdict, weight=vote.weight, **reason)
 
-    def _inputs(self, round: int, base: Standing, newest: Standing) -> RoundInputs | None:
+    def _inputs(self, round: int, base: RootedState, newest: RootedState) -> RoundInputs | None:
         """Everything that the judgement depends on; None while the seed or the samples are still to come."""
         seen, samples = self.record.round(round), self.follower.samples(round)
         if seen.seed is None or samples is None:
@@ -228,31 +227,31 @@ class ValidatorNode(Node):
         log.warning("no payload", round=round, seat=seat, cause=str(error), abstaining=not unavailable)
         return Missing.UNAVAILABLE if unavailable else Missing.OWN_FAILURE
 
-    # Memory between rounds: harm and likeness from the journal, earlier updates from the record
+    # What goes from round to round: harm and likeness from the journal, earlier updates from the record
 
-    def _memory_before(self, round: int) -> Memory:
+    def _memory_before(self, round: int) -> History:
         known, memory = self._memory
         if known == round - 1:
             return memory
         return self._kept_memory(round).with_earlier(self._published_before(round))
 
-    def _kept_memory(self, round: int) -> Memory:
+    def _kept_memory(self, round: int) -> History:
         """That of the last round judged, which this validator may have missed some rounds after."""
         for earlier in range(round - 1, max(-1, round - 1 - MEMORY_ROUNDS), -1):
             if kept := self.parts.journal.get(f"{self.run}/judged/{earlier}"):
-                return Memory.from_bytes(kept)
-        return Memory()
+                return History.from_bytes(kept)
+        return History()
 
-    def _remember(self, round: int, memory: Memory) -> None:
+    def _remember(self, round: int, memory: History) -> None:
         self._memory = (round, memory)
         self.parts.journal.put(f"{self.run}/judged/{round}", memory.to_bytes())
 
-    def _published_before(self, round: int) -> tuple[Published, ...]:
+    def _published_before(self, round: int) -> tuple[PastUpdate, ...]:
         """Updates of the rounds that a later one is compared with, as far as they are to be had."""
         rounds = range(max(0, round - MEMORY_ROUNDS), round)
         return tuple(one for earlier in rounds for one in self._published_in(earlier))
 
-    def _published_in(self, round: int) -> list[Published]:
+    def _published_in(self, round: int) -> list[PastUpdate]:
         """The round's sound updates, as `judge_round` would remember them."""
         seen, found = self.record.round(round), []
         for seat, payload in self.follower.payloads(round).items():
@@ -260,10 +259,10 @@ class ValidatorNode(Node):
             checked = self._checked(payload, manifest) if isinstance(payload, bytes) else None
             if isinstance(checked, Update):
                 at = Position(*seen.commits[seat])
-                found.append(Published(round, seat, manifest.trainer, at, manifest.update, checked))
+                found.append(PastUpdate(round, seat, manifest.trainer, at, manifest.update, checked))
         return found
 
-    def _checked(self, payload: bytes, manifest: Manifest) -> Update | Refusal:
+    def _checked(self, payload: bytes, manifest: Manifest) -> Update | Rejection:
         return check_payload(payload, manifest, self.follower.codec, self.follower.recipe.max_payload_bytes)
 
     # Sealed report
@@ -291,7 +290,7 @@ class ValidatorNode(Node):
             f"report-commit/{round}",
             runs.report_commit(self.run, round, seat, saved.commitment),
             lambda at: not any(runs.commitment_of(self.run, self.role, seat, round, at=at)),
-            self.follower.schedule.score_commit(round).end,
+            self.follower.schedule.report_commit(round).end,
         )
 
     def _reveal_report(self, round: int, seat: int, head: BlockRef) -> None:
@@ -306,7 +305,7 @@ class ValidatorNode(Node):
             f"report-reveal/{round}",
             runs.report_reveal(self.run, round, seat, list(saved.words), saved.salt),
             lambda at: not any(runs.report_hash(self.run, round, seat, at=at)),
-            self.follower.schedule.score_reveal(round).end,
+            self.follower.schedule.report_reveal(round).end,
         )
 
     def _ask_back(self, head: BlockRef) -> None:
@@ -368,8 +367,8 @@ class ValidatorNode(Node):
         except (StorageError, OSError):
             return None
         if penalty["verdict"] == Verdict.MALFORMED:
-            return checked.verdict if isinstance(checked, Refusal) else Verdict.ACCEPTED
-        if isinstance(checked, Refusal):
+            return checked.verdict if isinstance(checked, Rejection) else Verdict.ACCEPTED
+        if isinstance(checked, Rejection):
             return checked.verdict
         others = [*self._published_before(round), *self._published_in(round)]
         mine = next((one for one in others if (one.round, one.seat) == (round, seat)), None)

@@ -11,14 +11,14 @@ from earnest.training.codecs import Codec, PayloadError, Update
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Rejection:
     """Why an update earns nothing: a non-zero verdict, and a reason in words for the evidence file."""
 
     verdict: Verdict
     reason: str
 
 
-def check_payload(payload: bytes, manifest: Manifest, codec: Codec, max_bytes: int) -> Update | Refusal:
+def check_payload(payload: bytes, manifest: Manifest, codec: Codec, max_bytes: int) -> Update | Rejection:
     """Decode `payload`, or say what is wrong with it. Nothing a payload claims is allocated before it is
     checked.
 
@@ -27,13 +27,13 @@ def check_payload(payload: bytes, manifest: Manifest, codec: Codec, max_bytes: i
     nothing.
     """
     if len(payload) > max_bytes:
-        return Refusal(Verdict.MALFORMED, f"{len(payload)} bytes, more than the recipe's {max_bytes}")
+        return Rejection(Verdict.MALFORMED, f"{len(payload)} bytes, more than the recipe's {max_bytes}")
     if content_root(payload) != manifest.update:
-        return Refusal(Verdict.UNAVAILABLE, "content does not have the root that was committed")
+        return Rejection(Verdict.UNAVAILABLE, "content does not have the root that was committed")
     try:
         update = codec.decode(payload)
     except PayloadError as error:
-        return Refusal(Verdict.MALFORMED, str(error))
+        return Rejection(Verdict.MALFORMED, str(error))
     if update.norm == 0:
-        return Refusal(Verdict.MALFORMED, "norm is zero")
+        return Rejection(Verdict.MALFORMED, "norm is zero")
     return update

@@ -17,8 +17,8 @@ from earnest.training.tasks.task import Task
 from earnest.validator.gain import Losses, summarise
 from earnest.validator.harm import HarmBook, HarmFinding
 from earnest.validator.margin import margin
-from earnest.validator.payload import Refusal
-from earnest.validator.similarity import Likeness, Position, Published
+from earnest.validator.payload import Rejection
+from earnest.validator.similarity import Likeness, PastUpdate, Position
 
 
 class Missing(Enum):
@@ -44,10 +44,10 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Memory:
+class History:
     """What one round leaves to the next."""
 
-    earlier: tuple[Published, ...] = ()
+    earlier: tuple[PastUpdate, ...] = ()
     """Updates of the last 8 rounds; they lie open, so they are read again rather than saved."""
 
     alike: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -61,13 +61,13 @@ class Memory:
         return json.dumps({"alike": alike, "harm": self.harm.as_json()}, sort_keys=True).encode()
 
     @classmethod
-    def from_bytes(cls, saved: bytes) -> Memory:
+    def from_bytes(cls, saved: bytes) -> History:
         """What `to_bytes` saved. Without the earlier updates: give them back by `with_earlier`."""
         document = json.loads(saved)
         alike = {trainer: tuple(rounds) for trainer, rounds in document["alike"].items()}
         return cls((), alike, HarmBook.from_json(document["harm"]))
 
-    def with_earlier(self, earlier: tuple[Published, ...]) -> Memory:
+    def with_earlier(self, earlier: tuple[PastUpdate, ...]) -> History:
         """The same memory with these earlier updates."""
         return replace(self, earlier=earlier)
 
@@ -101,9 +101,9 @@ class RoundInputs:
     held_out: Sequence[int]
     """B: sample ids that nobody was assigned."""
 
-    memory: Memory = field(default_factory=Memory)
+    memory: History = field(default_factory=History)
 
-    unattested: Mapping[int, Refusal] = field(default_factory=dict)
+    unattested: Mapping[int, Rejection] = field(default_factory=dict)
     """Revealed seats of a run that asks for attestation which have none that stands, and why; see `enclaves`."""
 
 
@@ -146,14 +146,14 @@ class Judgement:
     """A vote for every trainer seat of the run, and everything that led to it."""
 
     votes: tuple[SeatVote, ...]
-    refusals: Mapping[int, Refusal]
-    updates: Mapping[int, Published]
+    refusals: Mapping[int, Rejection]
+    updates: Mapping[int, PastUpdate]
     """Every update that could be decoded, those refused later included."""
 
     likeness: Mapping[int, Likeness]
     measurements: Measurements
     scores: Mapping[int, Score]
     harm: Mapping[int, HarmFinding]
-    memory: Memory
+    memory: History
     evidence: bytes = b""
     """The evidence file, written last (`earnest.validator.report`)."""

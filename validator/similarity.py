@@ -33,7 +33,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Published:
+class PastUpdate:
     """An update that lies open, of this round or of an earlier one; `root` is that of its payload."""
 
     round: int
@@ -49,16 +49,16 @@ class Likeness:
     """How much an update is like the earlier one it is most like: an overlap of indices, or a cosine."""
 
     value: float
-    original: Published
+    original: PastUpdate
 
 
-def original_of(late: Published, others: Iterable[Published]) -> Published | None:
+def original_of(late: PastUpdate, others: Iterable[PastUpdate]) -> PastUpdate | None:
     """The earliest commitment whose decoded update is identical to that of `late`, if there is one."""
     same = (other for other in others if _before(other, late) and other.update.content == late.update.content)
     return min(same, key=lambda other: other.position, default=None)
 
 
-def compare(current: Sequence[Published], earlier: Sequence[Published]) -> dict[int, Likeness]:
+def compare(current: Sequence[PastUpdate], earlier: Sequence[PastUpdate]) -> dict[int, Likeness]:
     """For each seat of this round the most alike update of another trainer that was committed before its own.
 
     Seats without anything to be compared with are left out. A trainer's own earlier updates are not asked: it
@@ -83,7 +83,7 @@ def compare(current: Sequence[Published], earlier: Sequence[Published]) -> dict[
     return found
 
 
-def too_alike(late: Published, likeness: Likeness, scoring: Scoring) -> bool:
+def too_alike(late: PastUpdate, likeness: Likeness, scoring: Scoring) -> bool:
     """Whether a likeness is more than honest updates have. Cosines of round 0 say nothing and never are."""
     if late.update.indices is not None:
         return likeness.value >= scoring.overlap_similarity
@@ -143,12 +143,12 @@ def residual_cosines(current: Sequence[Update], earlier: Sequence[Update]) -> ND
     return cosines
 
 
-def recent(published: Iterable[Published], round_: int) -> tuple[Published, ...]:
+def recent(published: Iterable[PastUpdate], round_: int) -> tuple[PastUpdate, ...]:
     """Those of the last 8 rounds before `round_`."""
     return tuple(one for one in published if round_ - MEMORY_ROUNDS <= one.round < round_)
 
 
-def _before(other: Published, late: Published) -> bool:
+def _before(other: PastUpdate, late: PastUpdate) -> bool:
     return other is not late and other.position < late.position
 
 

@@ -26,7 +26,7 @@ from earnest.attestation.formats.certificate import (
     parse_certificate,
     pem_to_ders,
 )
-from earnest.protocol.attestation import KEY, Claims, Evidence, pck_hash, platform_hash
+from earnest.protocol.attestation import KEY, Claims, QuoteParts, pck_hash, platform_hash
 
 HEADER: Final = 48
 SGX_BODY: Final = 384
@@ -323,7 +323,7 @@ def pck_chain(quote: Quote) -> tuple[Certificate, Certificate]:
     return pck, issuer
 
 
-def registry_parts(quote: Quote, pck_cas: Sequence[bytes]) -> Evidence:
+def registry_parts(quote: Quote, pck_cas: Sequence[bytes]) -> QuoteParts:
     """A quote's parts as `register` and `check_quote` take them. `pck_cas` are the policy's. Raises QuoteError."""
     pck, issuer = pck_chain(quote)
     if issuer.public_key not in pck_cas:
@@ -332,7 +332,7 @@ def registry_parts(quote: Quote, pck_cas: Sequence[bytes]) -> Evidence:
         raise QuoteError(
             f"the registry takes {MAX_PCK} bytes of a PCK certificate, {MAX_QE_AUTH} of auth data"
         )
-    return Evidence(
+    return QuoteParts(
         ca=list(pck_cas).index(issuer.public_key),
         key_at=pck.key_at,
         ppid_at=pck.ppid_at,

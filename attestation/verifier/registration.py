@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from eth_hash.auto import keccak
 
-from earnest.attestation.evidence_file import Evidence
+from earnest.attestation.evidence_file import EvidenceFile
 from earnest.attestation.formats.certificate import CertificateError, pem_to_ders
 from earnest.attestation.formats.collateral import CollateralError, canonical_collateral
 from earnest.attestation.formats.quote import Quote, QuoteError, claims, parse_quote, pck_chain
@@ -186,7 +186,7 @@ def verify_under(
 
 
 def judge_registration(
-    evidence: Evidence,
+    evidence: EvidenceFile,
     registration: RegistrationFacts,
     policy: Policy,
     document: PolicyDocument,
@@ -195,7 +195,7 @@ def judge_registration(
     """Whether a key on the record is attested as the run's policy asks; never raises for hostile evidence.
 
     `roots` are certificates by root id. A root that is not among them is taken from the quote's own chain, if its key
-    has the id that the policy pins: the id is what is trusted, the certificate only carries the key. Evidence that
+    has the id that the policy pins: the id is what is trusted, the certificate only carries the key. EvidenceFile that
     contradicts the record is not accepted.
 
     A verdict stands for the key's life, but no longer than to `Verification.expires`.
@@ -383,7 +383,7 @@ def _pinned_root(quote: bytes, pinned: bytes, roots: Mapping[bytes, bytes]) -> b
 
 
 def _record_checks(
-    evidence: Evidence, quote: Quote, registration: RegistrationFacts, found: Verification
+    evidence: EvidenceFile, quote: Quote, registration: RegistrationFacts, found: Verification
 ) -> list[Check]:
     """Whether the evidence is that of the registration on the record."""
     digest = sha256(canonical_collateral(evidence.collateral)).digest()

@@ -18,7 +18,7 @@ from earnest.deploy.manifest import Manifest, load_manifest
 from earnest.deploy.plan import SINK, Plan, make_plan
 from earnest.deploy.probe import has_p256
 from earnest.deploy.run import run_plan, unfinished_plan
-from earnest.deploy.verify import Check
+from earnest.deploy.verify import Comparison
 from earnest.deploy.verify import verify as verify_deployment
 
 app = make_group("deploy")
@@ -122,7 +122,7 @@ def verify(*, flags: ChainFlags = CHAIN) -> Answer:
         return Answer(document, shown, Exit.REFUSED if failed else Exit.OK)
 
 
-def _check(check: Check) -> dict[str, Any]:
+def _check(check: Comparison) -> dict[str, Any]:
     return {
         "contract": check.contract,
         "question": check.question,

@@ -19,10 +19,10 @@ from earnest.cli.output import Answer, countdown
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transact
 from earnest.client.account.transactions import held_seat, uri_steps
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 
 if TYPE_CHECKING:
-    from earnest.client.account.account import Party
+    from earnest.client.account.account import Account
     from earnest.client.chain.contracts import SeatHeld
     from earnest.client.node.node import Node, NodeParts
     from earnest.client.run.bundle import RunFiles
@@ -70,7 +70,7 @@ class AtWork:
     """An account about to work for a run: what a node is made from."""
 
     session: Session
-    party: Party
+    party: Account
     parts: NodeParts
     files: RunFiles
 
@@ -299,7 +299,7 @@ def _seat(session: Session, run: int, role: Role, account: str) -> SeatHeld:
     return held
 
 
-def _serve(session: Session, party: Party) -> str | None:
+def _serve(session: Session, party: Account) -> str | None:
     """Starts to serve the public objects where the settings say so; the URL that others should use."""
     address = session.settings.serve_address
     served = None if address is None else party.serve(*address)
@@ -326,7 +326,7 @@ def _check_operator(session: Session, run: int, held: SeatHeld) -> None:
 
 
 def _register(
-    session: Session, party: Party, run: int, held: SeatHeld, url: str | None, seat: SeatRecord | None
+    session: Session, party: Account, run: int, held: SeatHeld, url: str | None, seat: SeatRecord | None
 ) -> None:
     """Tells the run where this node's objects are, if it has been told otherwise."""
     registered = None if seat is None else seat.uri

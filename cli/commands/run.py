@@ -19,7 +19,7 @@ from earnest.cli.session import Session
 from earnest.cli.transactions import consent, send, transact, transaction, transaction_line, would_send
 from earnest.client.account.commands import duties, planned, settle_due
 from earnest.client.account.transactions import (
-    Step,
+    PlannedCall,
     end_steps,
     held_seat,
     join_steps,
@@ -31,8 +31,7 @@ from earnest.client.account.transactions import (
 from earnest.client.chain.contracts import SeatHeld
 from earnest.client.run.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
-from earnest.protocol.run import Level
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Level, Role
 
 if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt
@@ -336,7 +335,7 @@ def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
                 {**document, "account": session.account, "transactions": [], "refused": []},
                 ["Nothing is due."],
             )
-        steps = [Step(duty.intent, duty.intent, duty.call) for duty in due]
+        steps = [PlannedCall(duty.intent, duty.intent, duty.call) for duty in due]
         steps += refund_steps(session.contracts, run) if refund else []
         if flags.dry_run:
             return would_send(session, planned(session.deployment, session.account, steps), document)

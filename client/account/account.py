@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from earnest.base.durable import sweep
 from earnest.base.errors import EarnestError
-from earnest.client.account.transactions import Step
+from earnest.client.account.transactions import PlannedCall
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # `follow` needs torch, which takes seconds to load; a comman
 
 
 @dataclass(frozen=True)
-class Deployment:
+class DeployedContracts:
     """A chain with our contracts on it, since block `first_block`."""
 
     chain: Chain
@@ -54,7 +54,7 @@ class Deployment:
         return Scanner(self.chain, logging, self.first_block)
 
 
-class Party:
+class Account:
     """An account at work in `folder`. Opening it takes the journal's lease: one process per account and folder.
 
     `owner` is the account that the seats belong to; `signer` may be its operator. `clock` and `sleep` are the outbox's;
@@ -63,7 +63,7 @@ class Party:
 
     def __init__(
         self,
-        deployment: Deployment,
+        deployment: DeployedContracts,
         signer: Signer,
         owner: str,
         folder: Path,
@@ -89,7 +89,7 @@ class Party:
         """Stops serving and gives the lease back."""
         self._closing.close()
 
-    def __enter__(self) -> Party:
+    def __enter__(self) -> Account:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,7 +99,7 @@ class Party:
         """Serves the public objects until `close`; returns the base URL."""
         return self._closing.enter_context(ObjectServer(self.folder / "public", host, port)).url
 
-    def do(self, steps: Sequence[Step], label: str) -> None:
+    def do(self, steps: Sequence[PlannedCall], label: str) -> None:
         """Sends a command's transactions, one after the other; a repeated command continues where it stopped."""
         for step in steps:
             self.outbox.send(f"{label}/{step.name}", step.call)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from earnest.base.errors import EarnestError, Reverted
-from earnest.client.account.account import Deployment, Party
-from earnest.client.account.transactions import Step
+from earnest.client.account.account import Account, DeployedContracts
+from earnest.client.account.transactions import PlannedCall
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call
 from earnest.client.chain.outbox import FeePolicy, preview
@@ -45,7 +45,7 @@ class Planned:
     the call typically uses.
     """
 
-    step: Step
+    step: PlannedCall
     gas: int
     max_fee: int
     simulated: bool
@@ -56,7 +56,7 @@ class Planned:
         return self.gas * self.max_fee + self.step.call.value
 
 
-def planned(deployment: Deployment, sender: str, steps: Sequence[Step]) -> list[Planned]:
+def planned(deployment: DeployedContracts, sender: str, steps: Sequence[PlannedCall]) -> list[Planned]:
     """What each step would cost now. Raises Reverted when the chain refuses the first of them."""
     policy, market = FeePolicy(), deployment.chain.fees()
     found: list[Planned] = []
@@ -72,7 +72,7 @@ def planned(deployment: Deployment, sender: str, steps: Sequence[Step]) -> list[
     return found
 
 
-def finish_earlier(party: Party) -> list[str]:
+def finish_earlier(party: Account) -> list[str]:
     """Waits for what an interrupted command has sent; returns the names. Raises UnfinishedError if it takes long."""
     finished = []
     for intent in party.journal.open_intents():
@@ -87,10 +87,10 @@ def finish_earlier(party: Party) -> list[str]:
 
 
 def perform(
-    party: Party,
+    party: Account,
     label: str,
-    steps: Sequence[Step],
-    progress: Callable[[Step], None] = lambda step: None,
+    steps: Sequence[PlannedCall],
+    progress: Callable[[PlannedCall], None] = lambda step: None,
 ) -> list[Receipt]:
     """Sends the steps in order and waits for each; `progress` hears of each before it is sent.
 
@@ -114,14 +114,14 @@ def perform(
     return receipts
 
 
-def duties(deployment: Deployment, record: RunRecord) -> Iterator[Duty]:
+def duties(deployment: DeployedContracts, record: RunRecord) -> Iterator[Duty]:
     """What anyone could settle of the run right now."""
     contracts = deployment.contracts
     return Settler(record, contracts.runs, contracts.settlement).duties(deployment.chain.head())
 
 
 def settle_due(
-    party: Party, run: int, progress: Callable[[Duty], None] = lambda duty: None
+    party: Account, run: int, progress: Callable[[Duty], None] = lambda duty: None
 ) -> Iterator[tuple[Duty, Receipt | Reverted]]:
     """Settles what is due until nothing is left; a refusal is passed on, since others may just have been faster."""
     deployment, tried = party.deployment, set[str]()

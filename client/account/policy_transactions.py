@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from earnest.base.errors import EarnestError
-from earnest.client.account.transactions import Step
+from earnest.client.account.transactions import PlannedCall
 from earnest.protocol.attestation import Policy, key_entry
 from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.registry import bond_unit
@@ -82,7 +82,7 @@ def deny_steps(
     keys: Iterable[KeyRegistration],
     account: str,
     at: BlockRef,
-) -> list[Step]:
+) -> list[PlannedCall]:
     """Denies an entry for good. `keys`: those of the run, which tell what an entry is. Raises NarrowingError."""
     _check_guardian(policy, account)
     known = kind_of(entry, keys, policy)
@@ -98,12 +98,12 @@ def deny_steps(
         )
     if registry.denied(policy.hash(), entry, at):
         raise NarrowingError(f"this {WORDS[kind]} is denied already", "there is nothing to do")
-    return [Step("deny", f"deny the {WORDS[kind]} for good", registry.deny(policy, entry))]
+    return [PlannedCall("deny", f"deny the {WORDS[kind]} for good", registry.deny(policy, entry))]
 
 
 def raise_floor_steps(
     registry: Registry, policy_file: PolicyFile, number: int, account: str, at: BlockRef
-) -> list[Step]:
+) -> list[PlannedCall]:
     """Raises the evaluation floor for good. Raises NarrowingError."""
     policy = policy_file.policy
     _check_guardian(policy, account)
@@ -111,13 +111,15 @@ def raise_floor_steps(
     if number <= floor:
         raise NarrowingError(f"the floor is {floor} already, and only rises", "choose a higher number")
     return [
-        Step("raise-floor", f"raise the floor to {number} for good", registry.raise_floor(policy, number))
+        PlannedCall(
+            "raise-floor", f"raise the floor to {number} for good", registry.raise_floor(policy, number)
+        )
     ]
 
 
 def revoke_steps(
     contracts: Contracts, run: int, policy: Policy, key: KeyRegistration, at: BlockRef
-) -> tuple[list[Step], Ground]:
+) -> tuple[list[PlannedCall], Ground]:
     """Ends a trainer's newest key, and why that may be done. Raises NarrowingError."""
     live = contracts.runs.enclave_key(run, key.trainer, at)
     if live is None or live.address != key.key:
@@ -136,7 +138,7 @@ def revoke_steps(
             "the policy's guardian can deny what it rests on: `earnest attest deny`",
         )
     call = contracts.registry.revoke(run, key.trainer, policy, key.workload, key.platform, key.pck)
-    return [Step("revoke", "end the key", call)], ground
+    return [PlannedCall("revoke", "end the key", call)], ground
 
 
 def _check_guardian(policy: Policy, account: str) -> None:
@@ -167,7 +169,7 @@ def _outgrown(
     unit = bond_unit(policy.platform_bond)
     places = contracts.registry.platform_keys(run, key.platform, at)
     counted = next((place.bond for place in places if place.trainer.lower() == key.trainer.lower()), 0)
-    standing = contracts.vault.standing(contracts.settlement.address, run, key.trainer, at)
+    standing = contracts.vault.live_bond(contracts.settlement.address, run, key.trainer, at)
     if standing // unit <= counted // unit:
         return None
     return Ground(standing=standing, counted=counted)

@@ -14,8 +14,7 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Call, Contracts, PenaltyStatus, SeatHeld
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.merkle import admission_proof
-from earnest.protocol.run import RunParams
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role, RunParams
 
 MAX_URI_BYTES = 256
 
@@ -33,7 +32,7 @@ class NotDueError(EarnestError):
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedCall:
     """One transaction of a sequence: a name for the journal, what it is for in plain words, and the call."""
 
     name: str
@@ -47,12 +46,12 @@ def tokens(contracts: Contracts, wei: int, at: BlockRef) -> str:
     return f"{format_amount(wei, token.decimals(at=at))} {token.symbol(at=at)}"
 
 
-def mint_steps(contracts: Contracts, receiver: str, amount: int) -> list[Step]:
+def mint_steps(contracts: Contracts, receiver: str, amount: int) -> list[PlannedCall]:
     """Makes `amount` wei of a token of our own; its deployer only."""
-    return [Step("mint", "make play tokens", contracts.token.mint(receiver, amount))]
+    return [PlannedCall("mint", "make play tokens", contracts.token.mint(receiver, amount))]
 
 
-def deposit_steps(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[Step]:
+def deposit_steps(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
     """Moves `amount` wei of the token into the account's idle balance. Raises EarnestError when it has less."""
     held = contracts.token.balance_of(account, at=at)
     if held < amount:
@@ -64,13 +63,13 @@ def deposit_steps(contracts: Contracts, account: str, amount: int, at: BlockRef)
     steps = []
     if contracts.token.allowance(account, contracts.vault.address, at=at) < amount:
         steps.append(
-            Step(
+            PlannedCall(
                 "approve",
                 "let the vault take the deposit",
                 contracts.token.approve(contracts.vault.address, amount),
             )
         )
-    return [*steps, Step("deposit", "deposit into the vault", contracts.vault.deposit(amount))]
+    return [*steps, PlannedCall("deposit", "deposit into the vault", contracts.vault.deposit(amount))]
 
 
 def checked_uri(uri: str) -> str:
@@ -82,20 +81,25 @@ def checked_uri(uri: str) -> str:
     return uri
 
 
-def topped_up(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[Step]:
+def topped_up(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
     """The deposit that is missing for an idle balance of `amount` wei; none when there is enough."""
     missing = amount - contracts.vault.idle(account, at=at)
     return deposit_steps(contracts, account, missing, at) if missing > 0 else []
 
 
-def fund_steps(contracts: Contracts, sponsor: str, params: RunParams, uri: str, at: BlockRef) -> list[Step]:
+def fund_steps(
+    contracts: Contracts, sponsor: str, params: RunParams, uri: str, at: BlockRef
+) -> list[PlannedCall]:
     """Opens a run: the budget into the vault, the allowance for Settlement, then `create_run`."""
     budget = params.budget
     steps = topped_up(contracts, sponsor, budget, at)
     if contracts.vault.allowance(sponsor, contracts.settlement.address, at=at) != budget:
         allow = contracts.vault.allow(contracts.settlement.address, budget)
-        steps.append(Step("allow", "let the run take its budget", allow))
-    return [*steps, Step("create", "open the run", contracts.runs.create_run(params, checked_uri(uri)))]
+        steps.append(PlannedCall("allow", "let the run take its budget", allow))
+    return [
+        *steps,
+        PlannedCall("create", "open the run", contracts.runs.create_run(params, checked_uri(uri))),
+    ]
 
 
 def join_steps(
@@ -110,7 +114,7 @@ def join_steps(
     admission: tuple[tuple[str, Role], ...],
     take: int | None,
     at: BlockRef,
-) -> list[Step]:
+) -> list[PlannedCall]:
     """Takes a seat: the missing part of the bond, then `join`. `take` names the seat to take over when all are held.
 
     Raises NotAdmittedError when the run lists its participants and the account is not among them, NotDueError when the
@@ -126,14 +130,14 @@ def join_steps(
     _check_staying(contracts, run, account, at)
     proof = _proof(params, admission, account, role)
     standing = contracts.vault.bond_of(contracts.settlement.address, run, account, at=at)
-    steps: list[Step] = []
+    steps: list[PlannedCall] = []
     if standing < bond:
         steps += topped_up(contracts, account, bond - standing, at)
         put = contracts.vault.bond(contracts.settlement.address, run, bond - standing)
-        steps.append(Step("bond", "put up the bond for this run", put))
+        steps.append(PlannedCall("bond", "put up the bond for this run", put))
     seat = NO_SEAT if take is None else take
     join = contracts.runs.join(run, role, operator, checked_uri(uri), proof, seat)
-    return [*steps, Step("join", f"take a {role.name.lower()} seat", join)]
+    return [*steps, PlannedCall("join", f"take a {role.name.lower()} seat", join)]
 
 
 def _check_staying(contracts: Contracts, run: int, account: str, at: BlockRef) -> None:
@@ -170,18 +174,21 @@ def held_seat(contracts: Contracts, run: int, account: str, at: BlockRef) -> Sea
     return held
 
 
-def bond_steps(contracts: Contracts, run: int, account: str, amount: int, at: BlockRef) -> list[Step]:
+def bond_steps(contracts: Contracts, run: int, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
     """Adds `amount` wei to the account's bond for the run; counts from the next round on if it has a seat.
 
     Raises NotDueError when the account is taking its bond out.
     """
     _check_staying(contracts, run, account, at)
     put = contracts.vault.bond(contracts.settlement.address, run, amount)
-    steps = [*topped_up(contracts, account, amount, at), Step("bond", "put up the bond for this run", put)]
+    steps = [
+        *topped_up(contracts, account, amount, at),
+        PlannedCall("bond", "put up the bond for this run", put),
+    ]
     return steps + _synced(contracts, run, account, at)
 
 
-def withdraw_steps(contracts: Contracts, account: str, amount: int | None, at: BlockRef) -> list[Step]:
+def withdraw_steps(contracts: Contracts, account: str, amount: int | None, at: BlockRef) -> list[PlannedCall]:
     """Takes `amount` wei (None: all) of the idle balance out of the vault. Raises NotDueError when it is not there."""
     idle = contracts.vault.idle(account, at=at)
     wanted = idle if amount is None else amount
@@ -191,20 +198,20 @@ def withdraw_steps(contracts: Contracts, account: str, amount: int | None, at: B
             + (f", {tokens(contracts, amount, at)} were asked for" if amount is not None else ""),
             "see what is bonded: `earnest stake show`; a bond is freed with `earnest stake exit`",
         )
-    return [Step("withdraw", "take idle tokens out of the vault", contracts.vault.withdraw(wanted))]
+    return [PlannedCall("withdraw", "take idle tokens out of the vault", contracts.vault.withdraw(wanted))]
 
 
 def leave_steps(
     contracts: Contracts, run: int, role: Role, seat: int, account: str, at: BlockRef
-) -> list[Step]:
+) -> list[PlannedCall]:
     """Starts the exit of the bond and gives the seat's stake up from the next round."""
     manager, steps = contracts.settlement.address, []
     if contracts.vault.exit_time(manager, run, account, at=at) is None:
-        steps.append(Step("exit", "start the bond's exit", contracts.vault.start_exit(manager, run)))
-    return [*steps, Step("sync", "tell the run", contracts.runs.sync(run, role, seat))]
+        steps.append(PlannedCall("exit", "start the bond's exit", contracts.vault.start_exit(manager, run)))
+    return [*steps, PlannedCall("sync", "tell the run", contracts.runs.sync(run, role, seat))]
 
 
-def exit_steps(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[Step]:
+def exit_steps(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[PlannedCall]:
     """Starts the exit of a bond or, once its delay is over, takes the bond back. Raises NotDueError in between."""
     vault, manager = contracts.vault, contracts.settlement.address
     ready = vault.exit_time(manager, run, account, at=at)
@@ -214,44 +221,48 @@ def exit_steps(contracts: Contracts, run: int, account: str, at: BlockRef) -> li
             "repeat the command then; nothing can stop the exit meanwhile",
         )
     if ready is not None:
-        return [Step("finish-exit", "take the bond back", vault.finish_exit(manager, run))]
+        return [PlannedCall("finish-exit", "take the bond back", vault.finish_exit(manager, run))]
     if vault.bond_of(manager, run, account, at=at) == 0:
         raise NotDueError(f"{account} has no bond in run {run}", "see `earnest stake show`")
-    start = Step("exit", "start the bond's exit", vault.start_exit(manager, run))
+    start = PlannedCall("exit", "start the bond's exit", vault.start_exit(manager, run))
     return [start, *_synced(contracts, run, account, at)]
 
 
-def _synced(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[Step]:
+def _synced(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[PlannedCall]:
     held = contracts.runs.seat_of(run, account, at=at)
     return [] if held is None else sync_steps(contracts, run, held)
 
 
-def sync_steps(contracts: Contracts, run: int, held: SeatHeld) -> list[Step]:
+def sync_steps(contracts: Contracts, run: int, held: SeatHeld) -> list[PlannedCall]:
     """Has the run read the seat owner's bond; anyone may."""
-    return [Step("sync", "tell the run what the bond is", contracts.runs.sync(run, held.role, held.seat))]
+    return [
+        PlannedCall("sync", "tell the run what the bond is", contracts.runs.sync(run, held.role, held.seat))
+    ]
 
 
-def operator_steps(contracts: Contracts, run: int, account: str, operator: str, at: BlockRef) -> list[Step]:
+def operator_steps(
+    contracts: Contracts, run: int, account: str, operator: str, at: BlockRef
+) -> list[PlannedCall]:
     """Lets another key commit, reveal and report for the account's seat from the next round on."""
     held = held_seat(contracts, run, account, at)
     change = contracts.runs.set_operator(run, held.role, held.seat, operator)
-    return [Step("operator", "change the seat's operator", change)]
+    return [PlannedCall("operator", "change the seat's operator", change)]
 
 
-def uri_steps(contracts: Contracts, run: int, held: SeatHeld, uri: str) -> list[Step]:
+def uri_steps(contracts: Contracts, run: int, held: SeatHeld, uri: str) -> list[PlannedCall]:
     """Says where the seat's objects are from now on; owner or operator."""
     change = contracts.runs.set_uri(run, held.role, held.seat, checked_uri(uri))
-    return [Step("uri", "say where the seat's objects are", change)]
+    return [PlannedCall("uri", "say where the seat's objects are", change)]
 
 
-def end_steps(contracts: Contracts, run: int) -> list[Step]:
+def end_steps(contracts: Contracts, run: int) -> list[PlannedCall]:
     """Ends a run with one full round's notice; sponsor only."""
-    return [Step("end", "end the run after the next round", contracts.runs.end(run))]
+    return [PlannedCall("end", "end the run after the next round", contracts.runs.end(run))]
 
 
-def refund_steps(contracts: Contracts, run: int) -> list[Step]:
+def refund_steps(contracts: Contracts, run: int) -> list[PlannedCall]:
     """Gives the sponsor back what the run no longer needs; anyone may."""
-    return [Step("refund", "give the sponsor back what is left", contracts.settlement.refund(run))]
+    return [PlannedCall("refund", "give the sponsor back what is left", contracts.settlement.refund(run))]
 
 
 def refund_due(contracts: Contracts, run: int, account: str, at: BlockRef) -> bool:
@@ -266,7 +277,7 @@ def refund_due(contracts: Contracts, run: int, account: str, at: BlockRef) -> bo
     return True
 
 
-def contest_steps(contracts: Contracts, penalty: bytes, account: str, at: BlockRef) -> list[Step]:
+def contest_steps(contracts: Contracts, penalty: bytes, account: str, at: BlockRef) -> list[PlannedCall]:
     """Contests a penalty locked on the account. Raises NotDueError if there is none to contest, or not any more."""
     found = contracts.settlement.penalty(penalty, at=at)
     if found.status is PenaltyStatus.NONE:
@@ -279,4 +290,4 @@ def contest_steps(contracts: Contracts, penalty: bytes, account: str, at: BlockR
         raise NotDueError(
             "the contest window is over", "the penalty can only be settled: `earnest run settle`"
         )
-    return [Step("contest", "contest the penalty", contracts.settlement.contest(penalty))]
+    return [PlannedCall("contest", "contest the penalty", contracts.settlement.contest(penalty))]

@@ -17,13 +17,11 @@ from earnest.client.chain.abi import Abi
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.endpoints import Chain
 from earnest.contracts import load_artifact
-from earnest.protocol.attestation import Claims, Evidence, Policy, Registration
-from earnest.protocol.constants import NO_SEAT
+from earnest.protocol.attestation import Claims, Policy, QuoteParts, Registration
+from earnest.protocol.constants import NO_SEAT, PROTOCOL_VERSION
 from earnest.protocol.manifest import Manifest
-from earnest.protocol.run import RunParams
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role, RunParams
 
-PROTOCOL_VERSION = 1
 SEATS_PER_READ = 64
 
 
@@ -207,8 +205,8 @@ class Vault(Contract):
         """When the bond can be taken back, unix seconds; None when no exit was started."""
         return self._read("exit_time", manager, run, account, at=at) or None
 
-    def standing(self, manager: str, run: int, account: str, at: BlockRef) -> int:
-        return self._read("standing", manager, run, account, at=at)
+    def live_bond(self, manager: str, run: int, account: str, at: BlockRef) -> int:
+        return self._read("live_bond", manager, run, account, at=at)
 
     def escrow(self, manager: str, run: int, at: BlockRef) -> int:
         return self._read("escrow", manager, run, at=at)
@@ -462,7 +460,7 @@ class Registry(Contract):
 
     ARTIFACT = "AttestationRegistry"
 
-    def register(self, registration: Registration, policy: Policy, evidence: Evidence) -> Call:
+    def register(self, registration: Registration, policy: Policy, evidence: QuoteParts) -> Call:
         return self._call("register", registration.as_tuple(), policy.as_tuple(), evidence.as_tuple())
 
     def revoke(
@@ -482,7 +480,7 @@ class Registry(Contract):
         """A block's number and the challenge that it gives the trainer's enclave; good for 256 blocks."""
         return self._read("challenge", run, trainer, at=at)
 
-    def check_quote(self, policy: Policy, evidence: Evidence, at: BlockRef) -> Claims:
+    def check_quote(self, policy: Policy, evidence: QuoteParts, at: BlockRef) -> Claims:
         """What the evidence says, if `register` would take it under the policy. Raises Reverted if not."""
         return Claims(*self._read("check_quote", policy.as_tuple(), evidence.as_tuple(), at=at))
 

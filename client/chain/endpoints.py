@@ -66,7 +66,7 @@ class Delivery(Enum):
     UNDERPRICED = "underpriced"
 
 
-class Refusal(BadAnswer):
+class RpcErrorAnswer(BadAnswer):
     """The endpoint answered with a JSON-RPC error."""
 
     def __init__(self, name: str, message: str, data: Any) -> None:
@@ -94,7 +94,7 @@ class Endpoint:
         self._pins: dict[int, bytes] = {}
 
     def ask(self, method: str, params: Sequence[Any], parse: Callable[[Any], T]) -> T:
-        """The parsed result. Raises EndpointDown, BadAnswer (Refusal for a JSON-RPC error) or WrongChain."""
+        """The parsed result. Raises EndpointDown, BadAnswer (RpcErrorAnswer for a JSON-RPC error) or WrongChain."""
         if not self._chain_checked:
             found = self._exchange("eth_chainId", (), answers.quantity)
             if found != self._chain_id:
@@ -145,7 +145,7 @@ class Endpoint:
         try:
             response = self._request(RPCEndpoint(method), list(params))
         except self._refusals as error:
-            raise Refusal(self.name, str(error), getattr(error, "data", None)) from None
+            raise RpcErrorAnswer(self.name, str(error), getattr(error, "data", None)) from None
         except requests.exceptions.RequestException as error:
             raise EndpointDown(f"{self.name} {_plain(error)}", _fix(error)) from None
         except (JSONDecodeError, UnicodeDecodeError, RecursionError, Web3Exception, *PARSE_ERRORS) as error:
@@ -283,7 +283,7 @@ class Chain:
             raise BadAnswer("the chain has no base fee", "use a chain with EIP-1559 fees")
         try:
             tip = self._first(lambda e: e.ask("eth_maxPriorityFeePerGas", (), answers.quantity))
-        except Refusal:
+        except RpcErrorAnswer:
             tip = GWEI
         return Fees(newest.base_fee, tip)
 
@@ -302,7 +302,7 @@ class Chain:
         def deliver(endpoint: Endpoint) -> Delivery:
             try:
                 answered = endpoint.ask("eth_sendRawTransaction", (_hex(raw),), answers.hash_text)
-            except Refusal as refusal:
+            except RpcErrorAnswer as refusal:
                 return _delivery(refusal)
             if answered != expected:
                 raise BadAnswer(f"{endpoint.name} gave another transaction's hash", "use another endpoint")
@@ -406,7 +406,7 @@ class Chain:
         for endpoint in endpoints:
             try:
                 answer = read(endpoint)
-            except Refusal as refusal:
+            except RpcErrorAnswer as refusal:
                 _raise_if_final(refusal)
                 failures.append(refusal)
             except (EndpointDown, BadAnswer, WrongChain, ReorgDetected) as error:
@@ -417,7 +417,7 @@ class Chain:
                 yield answer
 
 
-def _raise_if_final(refusal: Refusal) -> None:
+def _raise_if_final(refusal: RpcErrorAnswer) -> None:
     """A refusal that no other endpoint would answer differently."""
     reason = answers.revert_reason(refusal.message, refusal.data)
     if reason is not None:
@@ -433,7 +433,7 @@ def _raise_if_final(refusal: Refusal) -> None:
         ) from None
 
 
-def _delivery(refusal: Refusal) -> Delivery:
+def _delivery(refusal: RpcErrorAnswer) -> Delivery:
     """What a refused delivery means, in the words of geth, anvil, Nethermind, Besu, Erigon, eth-tester."""
     message = refusal.message
     if _matches(
@@ -459,10 +459,10 @@ def _matches(message: str, *phrases: str) -> bool:
     return any(phrase in lowered for phrase in phrases)
 
 
-def _refusal(name: str, error: Any) -> Refusal:
+def _refusal(name: str, error: Any) -> RpcErrorAnswer:
     if isinstance(error, Mapping):
-        return Refusal(name, str(error.get("message", "no message")), error.get("data"))
-    return Refusal(name, str(error), None)
+        return RpcErrorAnswer(name, str(error.get("message", "no message")), error.get("data"))
+    return RpcErrorAnswer(name, str(error), None)
 
 
 def _disagreement(what: str) -> BadAnswer:
@@ -474,7 +474,7 @@ def _worst(failures: Sequence[ChainError]) -> ChainError:
     if len(failures) == 1 or isinstance(failures[0], ReorgDetected):
         return failures[0]
     kinds = {type(failure) for failure in failures}
-    kind = kinds.pop() if len(kinds) == 1 and not kinds & {Refusal, ReorgDetected} else BadAnswer
+    kind = kinds.pop() if len(kinds) == 1 and not kinds & {RpcErrorAnswer, ReorgDetected} else BadAnswer
     return kind("; ".join(failure.cause for failure in failures), failures[-1].fix)
 
 

@@ -28,10 +28,10 @@ from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
 from earnest.client.node.settler import Duty, Settler
-from earnest.client.run.follower import Follower, Standing
+from earnest.client.run.follower import Follower, RootedState
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 
 log = structlog.get_logger()
 
@@ -147,7 +147,7 @@ class Node(ABC):
     def forget(self) -> None:
         """Drops what was derived from blocks that are no longer on the chain, and is not yet written down."""
 
-    def reached(self, find: Callable[[int], Standing | None], round: int) -> Standing | None:
+    def reached(self, find: Callable[[int], RootedState | None], round: int) -> RootedState | None:
         """A state as `find` gives it; None while it cannot be reached: nobody serves an update, or the disk fails."""
         try:
             return find(round)

@@ -15,8 +15,9 @@ from earnest.client.run.record import RunRecord
 from earnest.protocol.consensus import hint_words
 from earnest.protocol.constants import SETTLE_PAGE
 from earnest.protocol.penalties import broken_round
+from earnest.protocol.run import Role
 from earnest.protocol.schedule import Schedule
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.verdicts import Verdict
 
 LATE_S = 86_400
 """What has no end of its own (settling a penalty) is tried for this long at a time."""
@@ -104,7 +105,7 @@ class Settler:
         end = schedule.settle(round).end
         for role, opens in (
             (Role.TRAINER, schedule.reveal(round).end),
-            (Role.VALIDATOR, schedule.score_reveal(round).end),
+            (Role.VALIDATOR, schedule.report_reveal(round).end),
         ):
             if opens + self._patience(round) <= head.time < end and self._chargeable(round, role):
                 yield Duty(

@@ -19,8 +19,7 @@ from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import Recipe, RecipeError
-from earnest.protocol.run import RunParams
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role, RunParams
 from earnest.training.diloco.state import (
     Spec,
     State,

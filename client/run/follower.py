@@ -25,10 +25,10 @@ from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.assignment import RoundSamples
 from earnest.protocol.merkle import content_root
 from earnest.protocol.recipe import Recipe
+from earnest.protocol.run import Role
 from earnest.protocol.schedule import Schedule
 from earnest.protocol.seed import fallback_seed
 from earnest.protocol.step import clip_norm, shares
-from earnest.protocol.verdicts import Role
 from earnest.training.codecs import Codec, Update
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.state import State, StateError, from_bytes, state_bytes, state_root, to_bytes
@@ -51,7 +51,7 @@ Obtain = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True)
-class Standing:
+class RootedState:
     """The state after a round, and its root."""
 
     state: State
@@ -89,7 +89,7 @@ class Follower:
         self._journal = journal
         self._samples: list[RoundSamples] = []
         self._pool = recipe.sample_pool()
-        self._standings = {-1: Standing(initial, state_root(initial))}
+        self._standings = {-1: RootedState(initial, state_root(initial))}
         self._lineage = [self._standings[-1].root]
         self._updates: dict[tuple[int, int], Update] = {}
         self.at: BlockRef | None = None
@@ -235,7 +235,7 @@ class Follower:
         if source is None:
             return fallback_seed(run, round)
         seed = self.record.round(source).seed
-        over = self.at is not None and self.at.time >= self.schedule.score_commit(source).end
+        over = self.at is not None and self.at.time >= self.schedule.report_commit(source).end
         if seed is None and over:
             return fallback_seed(run, round)
         return seed
@@ -244,9 +244,9 @@ class Follower:
 
     def closed(self, round: int) -> bool:
         """Whether the round's reports are all revealed, so that its outcome is decided."""
-        return self.at is not None and self.at.time >= self.schedule.score_reveal(round).end
+        return self.at is not None and self.at.time >= self.schedule.report_reveal(round).end
 
-    def standing_after(self, round: int) -> Standing | None:
+    def standing_after(self, round: int) -> RootedState | None:
         """The state after `round` (-1: the initial state); None while it cannot be computed yet.
 
         Raises Unavailable when an accepted payload is to be had from nobody.
@@ -275,7 +275,7 @@ class Follower:
             except (StorageError, StateError, OSError):
                 continue
             if root and state:
-                self._standings[earlier] = Standing(state, root)
+                self._standings[earlier] = RootedState(state, root)
                 return earlier
         return known
 
@@ -304,15 +304,15 @@ class Follower:
         """By seat, ascending, the weights above 0 of a closed round; none where it is void."""
         return {seat: weight for seat, weight in enumerate(self.record.settled(round).consensus) if weight}
 
-    def newest(self, round: int) -> Standing | None:
+    def newest(self, round: int) -> RootedState | None:
         """The state that this round's aggregate is added to."""
         return self.standing_after(round - 1)
 
-    def base(self, round: int) -> Standing | None:
+    def base(self, round: int) -> RootedState | None:
         """The state that this round's training starts from."""
         return self.standing_after(self.schedule.base_round(round))
 
-    def _step(self, round: int, before: Standing) -> Standing:
+    def _step(self, round: int, before: RootedState) -> RootedState:
         counted, portion = self._counted(round), shares(self.record.settled(round).consensus)
         if not counted:
             return before
@@ -333,9 +333,9 @@ class Follower:
         state = replace(stepped, clip_norm=clip_norm(norms, self.recipe.scoring.clip_norm))
         root = self._kept(to_bytes(state))
         log.info("state", round=round, root=root.hex(), counted=len(counted))
-        return Standing(state, root)
+        return RootedState(state, root)
 
-    def _download(self, round: int) -> Standing:
+    def _download(self, round: int) -> RootedState:
         """The state after `round` as a later round's majority reported it, for payloads that are gone."""
         root = self._agreed_root(round)
         if root is None:
@@ -345,7 +345,7 @@ class Follower:
             )
         data = self._fetched(root, self.mirrors(), state_bytes(self.codec.spec))
         try:
-            return Standing(from_bytes(data, self.codec.spec), root)
+            return RootedState(from_bytes(data, self.codec.spec), root)
         except StateError as error:
             raise Unavailable(
                 f"what the reports name as the state after round {round} is none: {error}",

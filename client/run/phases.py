@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from earnest.protocol.schedule import Schedule, Window
 
 TRAINING = ("commit", "reveal")
-SCORING = ("score commit", "score reveal", "settle", "contest")
+SCORING = ("report commit", "report reveal", "settle", "contest")
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ def round_phases(schedule: Schedule, rounds: int, round: int) -> list[Phase]:
     windows = {
         "commit": schedule.commit(round),
         "reveal": schedule.reveal(round),
-        "score commit": schedule.score_commit(round),
-        "score reveal": schedule.score_reveal(round),
+        "report commit": schedule.report_commit(round),
+        "report reveal": schedule.report_reveal(round),
         "settle": schedule.settle(round),
         "contest": schedule.contest(round),
     }

@@ -16,8 +16,7 @@ from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.penalties import BARRING
 from earnest.protocol.report import Report, read_report
-from earnest.protocol.run import RunParams
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role, RunParams
 
 T = TypeVar("T")
 

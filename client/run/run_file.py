@@ -19,8 +19,7 @@ from earnest.base.strict_json import check_depth
 from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import Recipe, RecipeError
-from earnest.protocol.run import ZERO_HASH, Level, RunParams
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import ZERO_HASH, Level, Role, RunParams
 
 FINALITY_FACTOR = 2
 MAX_RUN_FILE_BYTES = 1 << 20
@@ -40,7 +39,7 @@ Tokens = str | int
 
 
 Verification = Literal["incentive", "attested", "accepted"]
-LEVELS = {"incentive": Level.INCENTIVE, "attested": Level.ATTESTED, "accepted": Level.OPTIONAL}
+LEVELS = {"incentive": Level.INCENTIVE, "attested": Level.ATTESTED, "optional": Level.OPTIONAL}
 """What the file calls the levels: attestations not taken, required, or taken and shown."""
 
 
@@ -52,8 +51,8 @@ class _PerRole(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class _Windows(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     commit_s: int
     reveal_s: int
-    score_commit_s: int
-    score_reveal_s: int
+    report_commit_s: int
+    report_reveal_s: int
     settle_s: int
     contest_s: int
     exit_delay_s: int
@@ -148,7 +147,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             )
             raise RunFileError(
                 f'the run file {told}, its verification is "{self.verification}"',
-                'with verification = "attested" or "accepted" give the path of a policy file, else none',
+                'with verification = "attested" or "optional" give the path of a policy file, else none',
             )
         return None if self.attestation_policy is None else PolicyFile.read(Path(self.attestation_policy))
 
@@ -240,7 +239,7 @@ def check_params(params: RunParams, now: int, block_time_s: float, finality_s: f
     if params.start < now + earliest:
         problems.append(f"start_in_s is {params.start - now}, the time to join asks for {earliest}")
     least = FINALITY_FACTOR * finality_s
-    for name in ("reveal_s", "score_commit_s", "score_reveal_s"):
+    for name in ("reveal_s", "report_commit_s", "report_reveal_s"):
         if getattr(params, name) < least:
             problems.append(f"{name} is {getattr(params, name)}, this network's finality asks for {least:g}")
     if problems:

@@ -19,7 +19,7 @@ from earnest.client.chain.outbox import Intent, Status
 from earnest.client.storage.database import Database, JournalForeign, Migration
 from earnest.client.storage.lease import Lease
 from earnest.protocol.manifest import Manifest
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 
 __all__ = ["Journal", "JournalForeign", "SavedCommitment"]
 

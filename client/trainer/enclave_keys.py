@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from earnest.attestation.evidence_file import Evidence, gpu_digest
+from earnest.attestation.evidence_file import EvidenceFile, gpu_digest
 from earnest.attestation.formats.quote import Quote, QuoteError, parse_quote, registry_parts
 from earnest.attestation.policy_file import PolicyFile, own_root_id
 from earnest.attestation.prover.attester import Attester, AttesterError, Quoted
@@ -20,11 +20,10 @@ from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.roots import root_name
 from earnest.base.errors import EarnestError
 from earnest.client.chain.outbox import Status
-from earnest.protocol.attestation import Evidence as Parts
-from earnest.protocol.attestation import Registration, key_binding, round_statement
+from earnest.protocol.attestation import QuoteParts, Registration, key_binding, round_statement
 
 if TYPE_CHECKING:
-    from earnest.client.account.account import Party
+    from earnest.client.account.account import Account
     from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
     from earnest.client.chain.contracts import Call, Registry, Runs
@@ -50,7 +49,7 @@ class RegistrationError(EarnestError):
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyScope:
     """Where a key is to count: one trainer (the seat's owner) in one run, at one registry."""
 
     chain_id: int
@@ -72,15 +71,15 @@ class Prepared:
     """A registration ready to be sent, and the evidence to be published before that."""
 
     registration: Registration
-    evidence: Evidence
+    evidence: EvidenceFile
     quote: Quote
-    parts: Parts
+    parts: QuoteParts
 
 
 def prepare(
     attester: Attester,
     key: str,
-    place: Place,
+    place: KeyScope,
     challenge: tuple[int, bytes],
     policy: PolicyFile,
     *,
@@ -98,7 +97,7 @@ def prepare(
     binding = place.binding(key, value)
     gpus = None if gpu is None else gpu(binding)
     quoted = attester.quote(binding + gpu_digest(gpus))
-    evidence = Evidence(quoted.quote, _collateral(quoted, collateral), quoted.event_log, gpus)
+    evidence = EvidenceFile(quoted.quote, _collateral(quoted, collateral), quoted.event_log, gpus)
     try:
         quote = parse_quote(quoted.quote)
         if check:
@@ -124,7 +123,7 @@ class KeyKeeper:
     def __init__(
         self,
         *,
-        place: Place,
+        place: KeyScope,
         registry: Registry,
         runs: Runs,
         attester: Attester,
@@ -149,7 +148,7 @@ class KeyKeeper:
     @classmethod
     def of(
         cls,
-        party: Party,
+        party: Account,
         run: int,
         attester: Attester,
         policy: PolicyFile,
@@ -162,7 +161,7 @@ class KeyKeeper:
         """The keeper of an account at work: its keys lie in the account's folder, under `enclave`."""
         contracts = party.deployment.contracts
         return cls(
-            place=Place(party.deployment.chain.chain_id, contracts.registry.address, run, party.owner),
+            place=KeyScope(party.deployment.chain.chain_id, contracts.registry.address, run, party.owner),
             registry=contracts.registry,
             runs=contracts.runs,
             attester=attester,

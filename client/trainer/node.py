@@ -23,12 +23,12 @@ from earnest.client.node.node import Node, NodeParts
 from earnest.client.run.outcome import outcome, reason
 from earnest.client.storage.journal import SavedCommitment
 from earnest.client.trainer.attesting import Attesting
-from earnest.client.trainer.memories import Memories
 from earnest.client.trainer.timesheet import TRAINING, Timesheet
+from earnest.client.trainer.trainer_states import TrainerStates
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.merkle import samples_root
-from earnest.protocol.run import Level
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Level, Role
+from earnest.protocol.verdicts import Verdict
 from earnest.training.codecs import Update, inner_steps
 from earnest.training.diloco.checkpoint import Checkpoints
 from earnest.training.diloco.engine import (
@@ -36,7 +36,7 @@ from earnest.training.diloco.engine import (
     LocalTrainer,
     Machine,
     SingleProcess,
-    TrainerMemory,
+    TrainerState,
     TrainingDiverged,
     TrainingStopped,
 )
@@ -211,7 +211,7 @@ class TrainerNode(Node):
         self.timesheet = Timesheet(clock)
         folder = parts.private.folder
         self._checkpoints = folder and Checkpoints(folder / f"training-{self.run}", clock=clock)
-        self._memories = Memories(
+        self._memories = TrainerStates(
             self.run,
             parts.journal,
             parts.private,
@@ -379,7 +379,7 @@ class TrainerNode(Node):
             if self._failures[round] == TRIES:
                 self._skipped.add(round)
 
-    def _train(self, job: Job, due: Assignment, start: State, memory: TrainerMemory) -> HonestWork:
+    def _train(self, job: Job, due: Assignment, start: State, memory: TrainerState) -> HonestWork:
         """In the job's thread: nothing here touches journal or chain."""
         recipe = self.follower.recipe
         steps = inner_steps(recipe, memory.codec)

@@ -54,7 +54,7 @@ def simulate_idle(schedule: Schedule, training_s: float, rounds: int, latency_s:
     free, first = 0.0, None
     for round in range(rounds):
         base = schedule.base_round(round)
-        decided = schedule.score_reveal(base).end if base >= 0 else schedule.start
+        decided = schedule.report_reveal(base).end if base >= 0 else schedule.start
         start = max(free, schedule.opens(round), decided)
         free = start + training_s
         first = start if first is None else first

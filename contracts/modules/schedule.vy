@@ -6,7 +6,7 @@
 @license MIT
 @notice A run's windows as functions of block time. Protocol section 4.
 @dev The whole schedule is one word, so that the hot path reads one slot: start (40 bits), commit, reveal,
-     score-commit, score-reveal, settle, contest (24 each), rounds (16), overlap (1), trainer limit (9), validator
+     report-commit, report-reveal, settle, contest (24 each), rounds (16), overlap (1), trainer limit (9), validator
      limit (5), open trainers (1), commit floor (7), verification level (2), period (26). All windows are half-open.
 """
 
@@ -125,7 +125,7 @@ def _in_reveal(word: uint256, round: uint256) -> bool:
 
 @internal
 @view
-def _in_score_commit(word: uint256, round: uint256) -> bool:
+def _in_report_commit(word: uint256, round: uint256) -> bool:
     """
     @dev The report-only round has this window and the next one too.
     """
@@ -136,7 +136,7 @@ def _in_score_commit(word: uint256, round: uint256) -> bool:
 
 @internal
 @view
-def _in_score_reveal(word: uint256, round: uint256) -> bool:
+def _in_report_reveal(word: uint256, round: uint256) -> bool:
     if round > self._rounds(word):
         return False
     opens: uint256 = self._scoring(word, round) + self._seconds(word, SCORE_COMMIT)

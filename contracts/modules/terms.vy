@@ -43,10 +43,10 @@ def _check(p: ITrainingRuns.RunParams):
     """
     # x - 1 < limit says 1 <= x <= limit: zero wraps around.
     self._need(unsafe_sub(p.rounds, 1) < MAX_ROUNDS, "runs: rounds out of range")
-    for window: uint256 in [p.commit_s, p.reveal_s, p.score_commit_s, p.score_reveal_s, p.settle_s, p.contest_s]:
+    for window: uint256 in [p.commit_s, p.reveal_s, p.report_commit_s, p.report_reveal_s, p.settle_s, p.contest_s]:
         self._need(window <= MAX_EXIT_DELAY, "runs: window too long")
-    self._need(p.commit_s * p.reveal_s * p.score_commit_s * p.score_reveal_s * p.settle_s != 0, "runs: empty window")
-    scored: uint256 = p.reveal_s + p.score_commit_s + p.score_reveal_s
+    self._need(p.commit_s * p.reveal_s * p.report_commit_s * p.report_reveal_s * p.settle_s != 0, "runs: empty window")
+    scored: uint256 = p.reveal_s + p.report_commit_s + p.report_reveal_s
     if p.overlap:
         self._need(scored + p.settle_s <= p.commit_s, "runs: windows exceed commit")
     else:
@@ -84,7 +84,7 @@ def _check(p: ITrainingRuns.RunParams):
 @internal
 @pure
 def _period(p: ITrainingRuns.RunParams) -> uint256:
-    return p.commit_s if p.overlap else p.commit_s + p.reveal_s + p.score_commit_s + p.score_reveal_s
+    return p.commit_s if p.overlap else p.commit_s + p.reveal_s + p.report_commit_s + p.report_reveal_s
 
 
 @internal
@@ -107,8 +107,8 @@ def _pack(p: ITrainingRuns.RunParams) -> IRunTerms.Terms:
             p.start
             | (p.commit_s << schedule.COMMIT)
             | (p.reveal_s << schedule.REVEAL)
-            | (p.score_commit_s << schedule.SCORE_COMMIT)
-            | (p.score_reveal_s << schedule.SCORE_REVEAL)
+            | (p.report_commit_s << schedule.SCORE_COMMIT)
+            | (p.report_reveal_s << schedule.SCORE_REVEAL)
             | (p.settle_s << schedule.SETTLE)
             | (p.contest_s << schedule.CONTEST)
             | (p.rounds << schedule.ROUNDS)
@@ -150,8 +150,8 @@ def _unpack(t: IRunTerms.Terms, attestation_policy: bytes32) -> ITrainingRuns.Ru
         rounds=t.ceiling >> 112,
         commit_s=schedule._seconds(t.schedule, schedule.COMMIT),
         reveal_s=schedule._seconds(t.schedule, schedule.REVEAL),
-        score_commit_s=schedule._seconds(t.schedule, schedule.SCORE_COMMIT),
-        score_reveal_s=schedule._seconds(t.schedule, schedule.SCORE_REVEAL),
+        report_commit_s=schedule._seconds(t.schedule, schedule.SCORE_COMMIT),
+        report_reveal_s=schedule._seconds(t.schedule, schedule.SCORE_REVEAL),
         settle_s=schedule._seconds(t.schedule, schedule.SETTLE),
         contest_s=schedule._seconds(t.schedule, schedule.CONTEST),
         overlap=(t.schedule >> schedule.OVERLAP) & 1 == 1,

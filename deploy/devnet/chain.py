@@ -39,7 +39,7 @@ from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException
 
 from earnest.deploy.devnet import p256
-from earnest.deploy.devnet.mempool import Mempool, Refused
+from earnest.deploy.devnet.mempool import Mempool, TransactionRejected
 
 CHAIN_ID = 1337
 GENESIS_TIME = 1_700_000_000  # unix seconds
@@ -59,7 +59,7 @@ class Mined:
 
 
 @dataclass(frozen=True)
-class Call:
+class Message:
     """What `eth_call` and `eth_estimateGas` run: a transaction without signature, nonce and fee."""
 
     sender: bytes = ZERO_ADDRESS
@@ -198,7 +198,7 @@ class Devnet:
     def send(self, raw: bytes) -> bytes:
         """Takes a signed transaction, returns its hash; in process mined now unless its nonce leaves a gap.
 
-        Raises Refused with the words of a public node: it cannot be decoded, wrong chain, nonce too low,
+        Raises TransactionRejected with the words of a public node: it cannot be decoded, wrong chain, nonce too low,
         cannot pay, gas too low or above the block's, underpriced replacement.
         """
         with self.lock:
@@ -225,7 +225,7 @@ class Devnet:
         """The state after a block. Writing to it changes nothing on the chain."""
         return self._chain.get_vm(header).state
 
-    def call(self, call: Call, header: BlockHeaderAPI) -> ComputationAPI:
+    def call(self, call: Message, header: BlockHeaderAPI) -> ComputationAPI:
         """Runs a call on the state after a block and in its context, at no fee; nothing is kept.
 
         Raises ValidationError if it cannot start (value above the balance, gas below the intrinsic cost).
@@ -250,23 +250,27 @@ class Devnet:
             transaction.validate()
             transaction.sender  # noqa: B018  (recovers it, which fails for a bad signature)
         except UNDECODABLE as error:
-            raise Refused(f"invalid transaction: {error}") from error
+            raise TransactionRejected(f"invalid transaction: {error}") from error
         if transaction.chain_id != self.chain_id:
-            raise Refused(f"invalid chain id for signer: have {transaction.chain_id} want {self.chain_id}")
+            raise TransactionRejected(
+                f"invalid chain id for signer: have {transaction.chain_id} want {self.chain_id}"
+            )
         return transaction
 
     def _check(self, transaction: SignedTransactionAPI, state: StateAPI) -> None:
         cost = transaction.value + transaction.gas * transaction.max_fee_per_gas
         balance = state.get_balance(transaction.sender)
         if transaction.gas > GAS_LIMIT:
-            raise Refused("exceeds block gas limit")
+            raise TransactionRejected("exceeds block gas limit")
         minimum = max(transaction.intrinsic_gas, floor_gas(transaction.data))
         if transaction.gas < minimum:
-            raise Refused(f"intrinsic gas too low: have {transaction.gas} want {minimum}")
+            raise TransactionRejected(f"intrinsic gas too low: have {transaction.gas} want {minimum}")
         if transaction.max_priority_fee_per_gas > transaction.max_fee_per_gas:
-            raise Refused("max priority fee per gas higher than max fee per gas")
+            raise TransactionRejected("max priority fee per gas higher than max fee per gas")
         if cost > balance:
-            raise Refused(f"insufficient funds for gas * price + value: have {balance} want {cost}")
+            raise TransactionRejected(
+                f"insufficient funds for gas * price + value: have {balance} want {cost}"
+            )
 
     # Mining
 

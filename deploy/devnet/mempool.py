@@ -13,7 +13,7 @@ PRICE_BUMP_PERCENT = 10  # what go-ethereum asks of a replacement
 Address = bytes
 
 
-class Refused(Exception):
+class TransactionRejected(Exception):
     """A transaction that the pool does not take; the message is what a client is told."""
 
 
@@ -27,19 +27,19 @@ class Mempool:
         """Takes a transaction; `next_nonce` is its sender's next nonce on the chain.
 
         A transaction with the nonce of a waiting one replaces it if both its fee and its tip are 10 % higher.
-        Raises Refused: nonce used, already known, underpriced replacement, pool or sender's queue full.
+        Raises TransactionRejected: nonce used, already known, underpriced replacement, pool or sender's queue full.
         """
         queue = self._by_sender.get(transaction.sender, {})
         waiting = queue.get(transaction.nonce)
         if transaction.nonce < next_nonce:
-            raise Refused(f"nonce too low: next nonce {next_nonce}, tx nonce {transaction.nonce}")
+            raise TransactionRejected(f"nonce too low: next nonce {next_nonce}, tx nonce {transaction.nonce}")
         if waiting is not None:
             if waiting.hash == transaction.hash:
-                raise Refused("already known")
+                raise TransactionRejected("already known")
             if not _outbids(transaction, waiting):
-                raise Refused("replacement transaction underpriced")
+                raise TransactionRejected("replacement transaction underpriced")
         elif len(queue) >= MAX_PER_SENDER or len(self) >= MAX_TOTAL:
-            raise Refused("txpool is full")
+            raise TransactionRejected("txpool is full")
         self._by_sender.setdefault(transaction.sender, {})[transaction.nonce] = transaction
 
     def drop(self, transaction: SignedTransactionAPI) -> None:

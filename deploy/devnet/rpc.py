@@ -22,8 +22,8 @@ from eth_abi.exceptions import DecodingError
 from eth_hash.auto import keccak
 from eth_utils.exceptions import ValidationError
 
-from earnest.deploy.devnet.chain import GAS_LIMIT, Call, Devnet, Mined, floor_gas
-from earnest.deploy.devnet.mempool import Refused
+from earnest.deploy.devnet.chain import GAS_LIMIT, Devnet, Message, Mined, floor_gas
+from earnest.deploy.devnet.mempool import TransactionRejected
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_BATCH = 100
@@ -75,7 +75,7 @@ def _answer_one(devnet: Devnet, request: Json) -> dict[str, Json]:
             result = _dispatch(devnet, request["method"], request.get("params", []))
     except RpcError as error:
         return _failure(request.get("id"), error)
-    except Refused as error:
+    except TransactionRejected as error:
         return _failure(request.get("id"), RpcError(-32000, str(error)))
     return {"jsonrpc": "2.0", "id": request.get("id"), "result": result}
 
@@ -153,11 +153,11 @@ def _require_block(devnet: Devnet, block: Json) -> Mined:
     return found
 
 
-def _call(transaction: Json) -> Call:
+def _call(transaction: Json) -> Message:
     if not isinstance(transaction, dict):
         raise RpcError(-32602, "expected a transaction object")
     fields = {key: value for key, value in transaction.items() if value is not None}
-    return Call(
+    return Message(
         sender=_bytes(fields["from"], 20) if "from" in fields else ZERO_ADDRESS,
         to=_bytes(fields["to"], 20) if fields.get("to", "0x") != "0x" else b"",
         value=_integer(fields.get("value", 0)),
@@ -407,7 +407,7 @@ def _estimate_gas(devnet: Devnet, transaction: Json, block: Json = "latest") -> 
     return hex(max(high, floor_gas(call.data)))
 
 
-def _run(devnet: Devnet, call: Call, mined: Mined) -> ComputationAPI:
+def _run(devnet: Devnet, call: Message, mined: Mined) -> ComputationAPI:
     """Runs a call; raises RpcError if it fails: code 3 with its data for a revert, -32000 otherwise."""
     try:
         computation = devnet.call(call, mined.header)

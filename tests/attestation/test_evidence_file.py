@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earnest.attestation.evidence_file import MAX_EVIDENCE_BYTES, MAX_TEXT_BYTES, Evidence, EvidenceError
+from earnest.attestation.evidence_file import (
+    MAX_EVIDENCE_BYTES,
+    MAX_TEXT_BYTES,
+    EvidenceFile,
+    EvidenceFileError,
+)
 from earnest.attestation.formats.collateral import collateral_digest
 from earnest.attestation.prover.attester import MAX_QUOTE_BYTES
 from earnest.attestation.prover.simulated import SimulatedAttester
@@ -17,35 +22,35 @@ from earnest.protocol.merkle import content_root
 
 QUOTED = SimulatedAttester().quote(bytes(64))
 assert QUOTED.collateral is not None
-EVIDENCE = Evidence(QUOTED.quote, QUOTED.collateral, QUOTED.event_log)
+EVIDENCE = EvidenceFile(QUOTED.quote, QUOTED.collateral, QUOTED.event_log)
 FILE = EVIDENCE.to_bytes()
 
 
 def test_a_file_reads_back_whole() -> None:
     gpu = '[{"nonce": "é"}]'.encode()
-    for evidence in (EVIDENCE, Evidence(QUOTED.quote, QUOTED.collateral, gpu=gpu)):  # type: ignore[arg-type]
-        assert Evidence.read(evidence.to_bytes()) == evidence
+    for evidence in (EVIDENCE, EvidenceFile(QUOTED.quote, QUOTED.collateral, gpu=gpu)):  # type: ignore[arg-type]
+        assert EvidenceFile.read(evidence.to_bytes()) == evidence
         assert evidence.root() == content_root(evidence.to_bytes())
 
 
 def test_collateral_in_any_layout_gives_the_same_file() -> None:
     loose = json.dumps(json.loads(EVIDENCE.collateral), indent=2).encode()
-    assert Evidence(QUOTED.quote, loose, QUOTED.event_log).to_bytes() == FILE
+    assert EvidenceFile(QUOTED.quote, loose, QUOTED.event_log).to_bytes() == FILE
     assert EVIDENCE.collateral_digest() == collateral_digest(loose)
 
 
 def test_a_chain_in_the_collateral_is_left_out() -> None:
     document = {**json.loads(EVIDENCE.collateral), "pck_certificate_chain": "mine"}
-    assert b"mine" not in Evidence(QUOTED.quote, json.dumps(document).encode()).to_bytes()
+    assert b"mine" not in EvidenceFile(QUOTED.quote, json.dumps(document).encode()).to_bytes()
     file = json.loads(FILE)
     file["collateral"]["pck_certificate_chain"] = "mine"
-    with pytest.raises(EvidenceError, match="canonically"):
-        Evidence.read(json.dumps(file, sort_keys=True, separators=(",", ":")).encode())
+    with pytest.raises(EvidenceFileError, match="canonically"):
+        EvidenceFile.read(json.dumps(file, sort_keys=True, separators=(",", ":")).encode())
 
 
 def test_the_gpu_digest_is_what_report_data_must_carry() -> None:
     assert EVIDENCE.gpu_digest() == bytes(32)
-    assert Evidence(QUOTED.quote, EVIDENCE.collateral, gpu=b"[]").gpu_digest() == sha256(b"[]").digest()
+    assert EvidenceFile(QUOTED.quote, EVIDENCE.collateral, gpu=b"[]").gpu_digest() == sha256(b"[]").digest()
 
 
 def _changed(**changes: object) -> bytes:
@@ -80,8 +85,8 @@ def _changed(**changes: object) -> bytes:
     ids=range(20),
 )
 def test_anything_else_is_refused(content: bytes, reason: str) -> None:
-    with pytest.raises(EvidenceError, match=reason):
-        Evidence.read(content)
+    with pytest.raises(EvidenceFileError, match=reason):
+        EvidenceFile.read(content)
 
 
 @settings(max_examples=60, deadline=None)
@@ -89,8 +94,8 @@ def test_anything_else_is_refused(content: bytes, reason: str) -> None:
 def test_a_changed_byte_is_refused_or_another_bundle(position: int, value: int) -> None:
     content = FILE[:position] + bytes([value]) + FILE[position + 1 :]
     try:
-        read = Evidence.read(content)
-    except EvidenceError:
+        read = EvidenceFile.read(content)
+    except EvidenceFileError:
         return
     assert read.to_bytes() == content
     assert (read == EVIDENCE) == (content == FILE)

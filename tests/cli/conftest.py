@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from earnest.cli import main
-from earnest.cli.world import World
+from earnest.cli.environment import Environment
 from earnest.client.chain.signer import import_key
 from earnest.client.settings import Settings
 from earnest.deploy.devnet.chain import Devnet, account
@@ -42,8 +42,8 @@ validator = "1000"
 [windows]
 commit_s = 1800
 reveal_s = 300
-score_commit_s = 900
-score_reveal_s = 300
+report_commit_s = 900
+report_reveal_s = 300
 settle_s = 900
 contest_s = 900
 exit_delay_s = 172800
@@ -95,7 +95,7 @@ def stopped() -> threading.Event:
 
 
 @dataclass(frozen=True)
-class TestWorld(World):
+class TestWorld(Environment):
     """The machine as tests have it: no waiting, and whatever serves stops at once."""
 
     __test__ = False
@@ -178,7 +178,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Runs a command line in this process."""
 
-    def run(*argv: str, world: World | None = None) -> Result:
+    def run(*argv: str, world: Environment | None = None) -> Result:
         capfd.readouterr()
         code = main(argv, world or TestWorld())
         out, err = capfd.readouterr()

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from earnest.attestation.evidence_file import Evidence
+from earnest.attestation.evidence_file import EvidenceFile
 from earnest.cli import main
 from tests.cli.conftest import ADDRESS, RUN_FILE, Place, Result, TestWorld
 
@@ -353,7 +353,7 @@ def test_a_registered_key_is_shown_with_its_root_and_its_evidence_is_served(
     )
     assert key["root"] == "SIMULATED - NOT A TEE"
     (evidence,) = place.folder.rglob(f"public/{key['evidence_root'][2:]}")
-    assert Evidence.read(evidence.read_bytes()).root().hex() == evidence.name
+    assert EvidenceFile.read(evidence.read_bytes()).root().hex() == evidence.name
     table = cli("attest", "show", str(attested), "--account", ADDRESS["trainer"], *place.reading()).out
     for value in (key["key"], key["trainer"], key["workload"], key["evidence_root"][2:]):
         assert any(line.split()[-1] == value for line in table.splitlines()), "on a line that can be copied"

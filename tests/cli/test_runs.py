@@ -15,8 +15,7 @@ from earnest.cli.run_view import which_round
 from earnest.client.run.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
 from earnest.deploy.devnet.chain import account
-from earnest.protocol.run import Level
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Level, Role
 from tests.cli.conftest import ADDRESS, COIN, Place, Result
 
 Cli = Callable[..., Result]
@@ -58,7 +57,7 @@ def test_the_small_run_of_the_documents_is_a_run_of_the_devnet_s_accounts(place:
     result = cli("run", "create", str(path), *flags)
     assert result.code == 0, result
     windows, rounds = RunFile.read(path).windows, RunFile.read(path).rounds
-    period = windows.commit_s + windows.reveal_s + windows.score_commit_s + windows.score_reveal_s
+    period = windows.commit_s + windows.reveal_s + windows.report_commit_s + windows.report_reveal_s
     assert (rounds + 1) * period + windows.settle_s + windows.contest_s <= 12 * 60, "about ten minutes"
 
 
@@ -154,8 +153,8 @@ def test_windows_shorter_than_twice_the_finality_are_refused(place: Place, cli: 
     result = cli("run", "create", str(place.run_file), *flags)
     assert result.code == Exit.USAGE
     assert "reveal_s is 300, this network's finality asks for 302" in result.error["cause"]
-    assert "score_reveal_s is 300" in result.error["cause"]
-    assert "score_commit_s is" not in result.error["cause"]
+    assert "report_reveal_s is 300" in result.error["cause"]
+    assert "report_commit_s is" not in result.error["cause"]
 
 
 def test_a_missing_run_file_says_how_to_get_one(cli: Cli) -> None:

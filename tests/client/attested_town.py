@@ -11,13 +11,13 @@ from typing import Any
 from eth_hash.auto import keccak
 from web3.providers import BaseProvider, HTTPProvider
 
-from earnest.attestation.evidence_file import Evidence as EvidenceFile
+from earnest.attestation.evidence_file import EvidenceFile
 from earnest.attestation.formats.quote import parse_quote, registry_parts
 from earnest.attestation.policy_document import PolicyDocument
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
-from earnest.client.account.account import Deployment
+from earnest.client.account.account import DeployedContracts
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
@@ -28,11 +28,10 @@ from earnest.deploy.devnet.chain import Devnet
 from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
-from earnest.protocol.attestation import Evidence, Registration, key_binding, round_statement
+from earnest.protocol.attestation import QuoteParts, Registration, key_binding, round_statement
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.manifest import Manifest, commitment
-from earnest.protocol.run import Level, RunParams
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Level, Role, RunParams
 from tests.anvil import anvil
 
 COIN = 10**18
@@ -54,7 +53,7 @@ class Town:
 
     chain: Chain
     provider: BaseProvider
-    deployment: Deployment
+    deployment: DeployedContracts
     policy: PolicyFile
     params: RunParams = field(init=False)
     run: int = 0
@@ -108,7 +107,7 @@ class Town:
 
     def attempt(
         self, name: str = "trainer", key: str = "key", attester: SimulatedAttester | None = None
-    ) -> tuple[Registration, Evidence]:
+    ) -> tuple[Registration, QuoteParts]:
         """What a trainer would register at the newest block."""
         trainer, registry = SIGNERS[name].address, self.contracts.registry
         number, challenge = registry.challenge(self.run, trainer, at=self.chain.head())
@@ -154,8 +153,8 @@ TERMS = RunParams(
     rounds=6,
     commit_s=1_000,
     reveal_s=500,
-    score_commit_s=400,
-    score_reveal_s=300,
+    report_commit_s=400,
+    report_reveal_s=300,
     settle_s=600,
     contest_s=700,
     overlap=False,
@@ -199,4 +198,4 @@ def _settle(provider: BaseProvider, chain_id: int, folder: Path, document: Polic
     quote = parse_quote(SimulatedAttester(VENDOR).quote(bytes(64)).quote)
     guardian = SIGNERS["guardian"].address
     policy = PolicyFile.from_quotes([quote], document, platform_keys=2, guardian=guardian)
-    return Town(chain, provider, Deployment(chain, contracts, manifest.first_block), policy)
+    return Town(chain, provider, DeployedContracts(chain, contracts, manifest.first_block), policy)

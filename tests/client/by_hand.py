@@ -63,7 +63,7 @@ class Rounds:
     def report(self, round: int, reports: Mapping[str, Sequence[bytes] | None]) -> None:
         world, schedule = self.world, self.world.schedule
         runs, run = world.contracts.runs, world.run
-        world.devnet.travel(schedule.score_commit(round).start)
+        world.devnet.travel(schedule.report_commit(round).start)
         if not reports:
             return
         world.send("stranger", runs.seed(run, round))
@@ -75,7 +75,7 @@ class Rounds:
                 world.chain.chain_id, runs.address, run, round, world.address(name), hash, SALT
             )
             world.send(name, runs.report_commit(run, round, int(name[-1]), sealed))
-        world.devnet.travel(schedule.score_reveal(round).start)
+        world.devnet.travel(schedule.report_reveal(round).start)
         for name, words in reports.items():
             if words is not None:
                 world.send(name, runs.report_reveal(run, round, int(name[-1]), list(words), SALT))

@@ -18,7 +18,7 @@ import torch
 from web3.providers import BaseProvider
 
 from earnest.attestation.policy_file import PolicyFile
-from earnest.client.account.account import Deployment, Party
+from earnest.client.account.account import Account, DeployedContracts
 from earnest.client.account.transactions import fund_steps, join_steps
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
@@ -34,8 +34,7 @@ from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import CodecChoice, Inner, Recipe, Scoring
-from earnest.protocol.run import Level, RunParams
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Level, Role, RunParams
 from earnest.training.codecs import make_codec
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import Spec, read_parameters, state_root
@@ -96,14 +95,14 @@ OVERLAP: Mapping[str, Any] = {
     "overlap": True,
     "commit_s": 3_000,
     "reveal_s": 300,
-    "score_commit_s": 900,
-    "score_reveal_s": 300,
+    "report_commit_s": 900,
+    "report_reveal_s": 300,
     "settle_s": 900,
 }
 
 
 class World:
-    """The chain, the run and everybody in it. `open(name)` gives an account's Party, `node(name)` its node."""
+    """The chain, the run and everybody in it. `open(name)` gives an account, `node(name)` its node."""
 
     def __init__(self, folder: Path, setup: Setup) -> None:
         self.folder, self.setup = folder, setup
@@ -119,7 +118,7 @@ class World:
         self.signers = {name: self._keystore(name) for name in self.names}
         self.deployment = self._deploy()
         self.contracts = self.deployment.contracts
-        self.parties: dict[str, Party] = {}
+        self.parties: dict[str, Account] = {}
         self.nodes: dict[str, Node] = {}
         self.files: dict[str, RunFiles] = {}
         self.run = self._open_run()
@@ -137,11 +136,11 @@ class World:
     def address(self, name: str) -> str:
         return self.signers[name].address
 
-    def open(self, name: str, provider: BaseProvider | None = None, **options: Any) -> Party:
+    def open(self, name: str, provider: BaseProvider | None = None, **options: Any) -> Account:
         """The account at work in its folder; what was open is closed first, as after a restart."""
         self.close(name)
         deployment = self.deployment if provider is None else self.through(provider)
-        party = Party(
+        party = Account(
             deployment,
             options.get("signer", self.signers[name]),
             self.address(name),
@@ -153,13 +152,13 @@ class World:
         self.parties[name] = party
         return party
 
-    def through(self, provider: BaseProvider) -> Deployment:
+    def through(self, provider: BaseProvider) -> DeployedContracts:
         """The same deployment, seen through another endpoint."""
         chain = Chain([provider], self.devnet.chain_id)
         contracts = Contracts.at(chain, self.contracts.runs.address, chain.head())
-        return Deployment(chain, contracts, self.deployment.first_block)
+        return DeployedContracts(chain, contracts, self.deployment.first_block)
 
-    def party(self, name: str) -> Party:
+    def party(self, name: str) -> Account:
         return self.parties.get(name) or self.open(name)
 
     def close(self, name: str) -> None:
@@ -254,7 +253,7 @@ class World:
     def _keystore(self, name: str) -> Signer:
         return import_key(self.folder / "keys" / f"{name}.json", PASSWORD, bytes(self.keys[name].key), 2)
 
-    def _deploy(self) -> Deployment:
+    def _deploy(self) -> DeployedContracts:
         plan, intents = make_plan(self.chain.chain_id, self.address("sponsor"), 0), MemoryIntents()
         outbox = Outbox(
             self.chain, self.signers["sponsor"], intents, clock=lambda: 0.0, sleep=lambda seconds: None
@@ -262,7 +261,7 @@ class World:
         path = self.folder / "manifest.json"
         manifest = run_plan(plan, self.chain, outbox, intents, path, network="devnet", git="")
         contracts = Contracts.at(self.chain, manifest.address("TrainingRuns"), self.chain.head())
-        return Deployment(self.chain, contracts, manifest.first_block)
+        return DeployedContracts(self.chain, contracts, manifest.first_block)
 
     def _open_run(self) -> int:
         setup, sponsor = self.setup, self.open("sponsor")
@@ -279,8 +278,8 @@ class World:
                 "rounds": setup.rounds,
                 "commit_s": 1_800,
                 "reveal_s": 300,
-                "score_commit_s": 900,
-                "score_reveal_s": 300,
+                "report_commit_s": 900,
+                "report_reveal_s": 300,
                 "settle_s": 900,
                 "contest_s": 900,
                 "overlap": False,

@@ -15,7 +15,8 @@ from earnest.protocol.consensus import Settled
 from earnest.protocol.constants import WEIGHT_ONE
 from earnest.protocol.penalties import Bond, charges, lock_amounts
 from earnest.protocol.report import Report, SeatVote
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from tests.contracts.harness import CHAIN_ID, System, reverts
 from tests.contracts.rounds import BASE, EVIDENCE, NEWEST, SALT, VALIDATORS, Run, commitment
 

@@ -15,8 +15,8 @@ from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
 from earnest.protocol.attestation import (
     Claims,
-    Evidence,
     Policy,
+    QuoteParts,
     Registration,
     challenge,
     key_binding,
@@ -112,7 +112,7 @@ class AttestedRun:
 
     def attempt(
         self, trainer: int = 0, *, attester: SimulatedAttester | None = None, key: str = "key", **changes: Any
-    ) -> tuple[Registration, Evidence]:
+    ) -> tuple[Registration, QuoteParts]:
         """What a trainer would register now; `changes` to the registration are made before the quote."""
         who = self.run.trainers[trainer]
         block, drawn = self.registry.challenge(self.run.id, who)
@@ -148,7 +148,7 @@ class AttestedRun:
         self.send(registration, evidence)
         return registration
 
-    def send(self, registration: Registration, evidence: Evidence, sender: str | None = None) -> None:
+    def send(self, registration: Registration, evidence: QuoteParts, sender: str | None = None) -> None:
         self.registry.register(registration, self.policy, evidence, sender=sender or registration.trainer)
 
     def enclave_key(self, trainer: int = 0) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from eth_hash.auto import keccak
 
 from earnest.attestation.formats.certificate import CertificateError, parse_certificate, pem_to_ders
 from earnest.attestation.formats.quote import Quote, QuoteError, parse_quote, registry_parts
-from earnest.protocol.attestation import Evidence, Policy
+from earnest.protocol.attestation import Policy, QuoteParts
 from tests.attestation.vectors import P256_ORDER, VECTORS
 from tests.contracts.attested import PRECOMPILE, assembled, install_p256, policy_for
 from tests.contracts.harness import Contract, Evm, Reverted, account
@@ -34,14 +34,14 @@ ORIGINALS = ("P01", "P03", "P07", "P10", "P12", "P13", "S02", "S03")
 """TDX versions 4 and 5, SGX version 3, hardware and simulated, all accepted."""
 
 SIGNED = ("quote", "attestation_key", "qe_report", "qe_auth", "pck")
-"""Fields of `Evidence` below a signature (the key and the auth data by their hash)."""
+"""Fields of `QuoteParts` below a signature (the key and the auth data by their hash)."""
 
 SIGNATURES = ("quote_signature", "qe_signature", "pck_signature")
 
 
 @dataclass(frozen=True)
 class Original:
-    """Evidence that passes, and all that is needed to ask about what was made of it."""
+    """Calldata that passes, and all that is needed to ask about what was made of it."""
 
     raw: bytes
     collateral: Any
@@ -49,12 +49,12 @@ class Original:
     now: int
     quote: Quote
     policy: Policy
-    evidence: Evidence
+    evidence: QuoteParts
     calldata: bytes
     claims: bytes
     """What the registry answers, encoded."""
 
-    def same(self, evidence: Evidence) -> bool:
+    def same(self, evidence: QuoteParts) -> bool:
         """Whether every signed byte is the original's."""
         return all(getattr(evidence, name) == getattr(self.evidence, name) for name in SIGNED)
 
@@ -131,7 +131,7 @@ class Fuzzer:
         return self._judge(original, assembled(replace(original.quote, chain=pem(ders))))
 
     def alter_evidence(self, random: Random, original: Original) -> str:
-        """Evidence with fields altered, moved from another quote, or positions overwritten."""
+        """Calldata with fields altered, moved from another quote, or positions overwritten."""
         evidence = original.evidence
         for _ in range(random.choice((1, 1, 1, 2, 3))):
             evidence = self._with_a_change(random, evidence)
@@ -161,7 +161,7 @@ class Fuzzer:
         assert claims is None or claims == original.claims, data.hex()
         return "registry refused" if claims is None else "accepted, same claims"
 
-    def _with_a_change(self, random: Random, evidence: Evidence) -> Evidence:
+    def _with_a_change(self, random: Random, evidence: QuoteParts) -> QuoteParts:
         name = random.choice((*SIGNED, *SIGNATURES, "ca", "key_at", "ppid_at"))
         value = getattr(evidence, name)
         if isinstance(value, int):

@@ -11,8 +11,8 @@ from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.merkle import admission_proof, admission_root
 from earnest.protocol.report import Report, SeatVote, report_commitment
-from earnest.protocol.run import RunParams
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role, RunParams
+from earnest.protocol.verdicts import Verdict
 from tests.contracts.harness import CHAIN_ID, Contract, Evm, System, account
 
 BASE, NEWEST, EVIDENCE = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
@@ -27,8 +27,8 @@ TERMS = RunParams(
     rounds=3,
     commit_s=1_000,
     reveal_s=500,
-    score_commit_s=400,
-    score_reveal_s=300,
+    report_commit_s=400,
+    report_reveal_s=300,
     settle_s=600,
     contest_s=700,
     overlap=False,
@@ -115,7 +115,7 @@ class Run:
         return self.system.vault.escrow(self.settlement.address, self.id)
 
     def enter(self, window: str, round: int = 0, offset: int = 0) -> None:
-        """Travel to a window's start (plus offset): "commit", "reveal", "score_commit", .. of a round."""
+        """Travel to a window's start (plus offset): "commit", "reveal", "report_commit", .. of a round."""
         self.evm.travel(getattr(self.params.schedule(), window)(round).start + offset)
 
     def leave(self, window: str, round: int = 0, offset: int = 0) -> None:
@@ -200,10 +200,10 @@ class Run:
         self, reports: Mapping[int, Report], round: int = 0, sealed: Mapping[int, Report] | None = None
     ) -> None:
         """Seed, seal (`sealed`, else `reports`), open `reports`, and on to the settle window."""
-        self.enter("score_commit", round)
+        self.enter("report_commit", round)
         self.seed(round)
         self.seal(reports if sealed is None else sealed, round)
-        self.enter("score_reveal", round)
+        self.enter("report_reveal", round)
         self.unseal(reports, round)
         self.enter("settle", round)
 

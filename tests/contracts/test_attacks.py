@@ -11,7 +11,7 @@ from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.manifest import commitment
 from earnest.protocol.merkle import admission_proof
 from earnest.protocol.report import read_report, report_commitment, words_hash
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 from tests.contracts.harness import CHAIN_ID, CONTRACTS, System, account, compiled, reverts
 from tests.contracts.rounds import (
     ADMITTED,
@@ -107,7 +107,7 @@ def test_trainer_that_left_cannot_work_on_a_few_wei(contracts: System, minimum: 
     run.bond(TRAINERS[0], floor - 1)
     round = run.params.schedule().next_round(run.evm.time)
     run.enter("commit", round)
-    with reverts("runs: no standing bond"):
+    with reverts("runs: no live bond"):
         run.commit([0], round)
     run.bond(TRAINERS[0], 1)
     run.commit([0], round)
@@ -134,7 +134,7 @@ def test_validator_that_left_without_a_word_votes_one_more_round_at_most(contrac
     run.play(said)
     start_exit(run, VALIDATORS[0])  # and no sync by anyone
     run.play(said, 1)
-    run.enter("score_commit", 2)
+    run.enter("report_commit", 2)
     run.seed(2)
     run.seal({1: said[1]}, 2)
     assert contracts.runs.active_stake(run.id, 2) == 10**6
@@ -343,13 +343,13 @@ def test_odd_report_is_read_alike_and_blocks_nobody(contracts: System, words: li
     run.commit([0, 1])
     run.enter("reveal")
     run.reveal([0, 1])
-    run.enter("score_commit")
+    run.enter("report_commit")
     run.seed()
     run.seal({1: plain, 2: plain})
     place = CHAIN_ID, contracts.runs.address, run.id, 0
     sealed = report_commitment(*place, VALIDATORS[0], words_hash(words), SALT)
     contracts.runs.report_commit(run.id, 0, 0, sealed, sender=VALIDATORS[0])
-    run.enter("score_reveal")
+    run.enter("report_reveal")
     contracts.runs.report_reveal(run.id, 0, 0, words, SALT, sender=VALIDATORS[0])
     run.unseal({1: plain, 2: plain})
     run.enter("settle")
@@ -369,7 +369,7 @@ def test_odd_report_is_read_alike_and_blocks_nobody(contracts: System, words: li
 def test_report_longer_than_all_seats_is_refused(contracts: System) -> None:
     run = Run.create(contracts)
     run.join_validators([10**6])
-    run.enter("score_reveal")
+    run.enter("report_reveal")
     with reverts(""):
         contracts.runs.report_reveal(run.id, 0, 0, [BASE] * 30, SALT, sender=VALIDATORS[0])
 
@@ -414,7 +414,7 @@ def test_stake_bonded_while_scores_are_sealed_votes_on_nothing(contracts: System
     run.commit([0])
     run.enter("reveal")
     run.reveal([0])
-    run.enter("score_commit")
+    run.enter("report_commit")
     run.bond(VALIDATORS[0], 10**12)
     contracts.runs.sync(run.id, Role.VALIDATOR, 0)
     proof = admission_proof(ADMITTED, VALIDATORS[2], Role.VALIDATOR)
@@ -486,10 +486,10 @@ def test_unopened_report_on_the_last_state_is_charged(contracts: System) -> None
     run = Run.create(contracts, rounds=1)
     run.join_validators([10**6, 10**6])
     last = {v: report([]) for v in range(2)}
-    run.enter("score_commit", 1)
+    run.enter("report_commit", 1)
     run.seed(1)
     run.seal(last, 1)
-    run.enter("score_reveal", 1)
+    run.enter("report_reveal", 1)
     run.unseal({0: last[0]}, 1)
     run.enter("settle", 1)
     run.settlement.charge(run.id, 1, Role.TRAINER)
@@ -579,7 +579,7 @@ def test_no_page_of_seats_is_too_far_or_too_long(contracts: System) -> None:
 def test_seed_is_asked_for_once_and_nobody_can_ask_again_for_another(contracts: System) -> None:
     run = Run.create(contracts)
     run.join_trainers(1)
-    run.enter("score_commit")
+    run.enter("report_commit")
     contracts.runs.seed(run.id, 0, sender=STRANGER)
     asked = contracts.runs.seed_of(run.id, 0)[0]
     for _ in range(2):
@@ -677,4 +677,4 @@ def test_only_three_functions_can_be_entered_during_a_transfer() -> None:
         for path in CONTRACTS.glob("*.vy")
         for function in re.findall(r"@reentrant\ndef (\w+)", path.read_text())
     }
-    assert found == {"commit", "reveal", "standing"}
+    assert found == {"commit", "reveal", "live_bond"}

@@ -119,7 +119,7 @@ def test_who_has_left_takes_no_place_on_a_platform(attested: AttestedRun) -> Non
     """Nor does a bond that leaves count as none, to be made whole after the registration."""
     run = attested.run
     run.system.vault.start_exit(run.settlement.address, run.id, sender=run.trainers[0])
-    with reverts("attestation: no standing bond"):
+    with reverts("attestation: no live bond"):
         attested.register(0)
 
 

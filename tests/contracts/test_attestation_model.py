@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.protocol.attestation import Claims, key_entry
 from earnest.protocol.registry import RegistryModel, bond_unit
-from earnest.protocol.vault import Refused
+from earnest.protocol.require import Refused
 from tests.contracts.attested import GUARDIAN, VENDOR, AttestedRun, claims_of, enclave_key
 from tests.contracts.harness import Reverted
 from tests.contracts.rounds import STRANGER
@@ -71,8 +71,8 @@ class Life:
         )()
         self.compare()
 
-    def standing(self, trainer: str) -> int:
-        return self.parts.vault.standing(self.parts.settlement.address, self.run.id, trainer)
+    def live_bond(self, trainer: str) -> int:
+        return self.parts.vault.live_bond(self.parts.settlement.address, self.run.id, trainer)
 
     def register(self) -> None:
         seat = self.random.randrange(4)
@@ -87,7 +87,7 @@ class Life:
                 wanted,
                 self.policy,
                 CLAIMS[attester],
-                self.standing(wanted.trainer),
+                self.live_bond(wanted.trainer),
                 evm.time,
                 evm.number,
                 self.oldest(),
@@ -110,7 +110,7 @@ class Life:
                 self.run.id, trainer, self.policy, *rests_on, sender=STRANGER
             ),
             lambda: self.model.revoke(
-                self.run.id, trainer, self.policy, rests_on, self.standing(trainer), cutoff
+                self.run.id, trainer, self.policy, rests_on, self.live_bond(trainer), cutoff
             ),
         )
 
@@ -137,7 +137,7 @@ class Life:
         trainer = self.random.choice(self.run.trainers)
         if self.random.random() < 0.4:
             self.run.bond(trainer, self.random.choice((1, 65_536, BOND)))
-        elif self.random.random() < 0.2 and self.standing(trainer):
+        elif self.random.random() < 0.2 and self.live_bond(trainer):
             self.parts.vault.start_exit(self.parts.settlement.address, self.run.id, sender=trainer)
         self.attested.evm.mine(3, self.random.choice((1, 700, 1_400)))
 
@@ -185,7 +185,7 @@ def test_such_lives_meet_the_refusals_that_matter(attested: AttestedRun) -> None
         "",
         "attestation: platform is full",
         "attestation: platform bond too high",
-        "attestation: no standing bond",
+        "attestation: no live bond",
         "attestation: platform denied",
         "attestation: challenge used",
         "attestation: workload not allowed",

@@ -13,7 +13,7 @@ import pytest
 
 from earnest.attestation.formats.quote import Quote, QuoteError, claims, parse_quote, registry_parts
 from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, raw_public, raw_signature
-from earnest.protocol.attestation import Evidence, Policy
+from earnest.protocol.attestation import Policy, QuoteParts
 from tests.attestation.vectors import VECTORS, Vector, read
 from tests.contracts.attested import PRECOMPILE, VENDOR, assembled, install_p256, policy_for, quote_of
 from tests.contracts.harness import Contract, Evm, Reverted, account, reverts
@@ -203,7 +203,7 @@ def test_every_field_is_read_from_where_the_parser_reads_it(registry: Contract, 
         assert tuple(check(registry, made)) == expected
 
 
-# Evidence that was put together wrongly.
+# Calldata that was put together wrongly.
 
 
 @pytest.fixture
@@ -407,4 +407,4 @@ def test_the_address_is_that_of_the_standard() -> None:
 def test_evidence_and_claims_have_the_contracts_fields(registry: Contract) -> None:
     inputs = registry.functions["check_quote"]["inputs"]
     assert [part["name"] for part in inputs[0]["components"]] == list(Policy.__dataclass_fields__)
-    assert [part["name"] for part in inputs[1]["components"]] == list(Evidence.__dataclass_fields__)
+    assert [part["name"] for part in inputs[1]["components"]] == list(QuoteParts.__dataclass_fields__)

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from earnest.protocol.constants import NO_SEAT, WEIGHT_ONE
 from earnest.protocol.merkle import admission_proof
 from earnest.protocol.report import Report, SeatVote
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 from tests.contracts.harness import Evm, Log, Reverted, System, account, system
 from tests.contracts.rounds import (
     ADMITTED,
@@ -36,7 +36,7 @@ from tests.contracts.rounds import (
 REASON = re.compile(r"(vault|runs|settlement|token): .+")
 DAY = 86_400
 PEOPLE = [*TRAINERS[:5], *VALIDATORS[:4], SPONSOR, STRANGER]
-WINDOWS = ("commit", "reveal", "score_commit", "score_reveal", "settle", "contest")
+WINDOWS = ("commit", "reveal", "report_commit", "report_reveal", "settle", "contest")
 
 WEI = st.integers(0, 10**7)
 Draft = tuple[list[tuple[int, int]], bytes]
@@ -241,14 +241,14 @@ class MoneyMachine(RuleBasedStateMachine):
                     self.attempt(lambda sender, s=seat, r=round, act=act: act([s], r))
 
     def validators_work(self, bits: int, drafts: list[Draft]) -> None:
-        for round in self.open_rounds("score_commit"):
+        for round in self.open_rounds("report_commit"):
             self.attempt(lambda sender, round=round: self.run.seed(round))
             for v in _chosen(bits, self.run.validators):
                 votes, newest = drafts[v]
                 report = Report(BASE, newest, EVIDENCE, tuple(SeatVote(*vote) for vote in votes))
                 if self.attempt(lambda sender, v=v, r=report, round=round: self.run.seal({v: r}, round)):
                     self.sealed[round, v] = report
-        for round in self.open_rounds("score_reveal"):
+        for round in self.open_rounds("report_reveal"):
             for v in _chosen(bits, self.run.validators):
                 report = self.sealed.get((round, v))
                 if report is not None:

@@ -7,7 +7,8 @@ import pytest
 from earnest.protocol.consensus import hint_words
 from earnest.protocol.constants import WEIGHT_ONE
 from earnest.protocol.report import Report, SeatVote
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from tests.contracts.harness import System, reverts
 from tests.contracts.rounds import BASE, SALT, STRANGER, Run, accepted, report, verdict
 
@@ -393,7 +394,7 @@ def test_report_without_roots_counts_as_not_revealed_and_blocks_nobody(contracts
     run.join_validators([1_000_000, 3_000_000])
     stub = [BASE] * words
     run.play({1: flat(5)}, sealed={1: flat(5)} | {0: Stub(stub)})
-    run.enter("score_reveal")
+    run.enter("report_reveal")
     with reverts("runs: report too short"):
         contracts.runs.report_reveal(run.id, 0, 0, stub, SALT, sender=run.validators[0])
     run.enter("settle")

@@ -6,7 +6,8 @@ import pytest
 
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.report import Report
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from tests.contracts.harness import System, account, reverts
 from tests.contracts.rounds import SPONSOR, STRANGER, TRAINERS, Run, accepted, report, verdict
 
@@ -99,7 +100,7 @@ def test_only_two_roles_can_be_charged(contracts: System, role: int) -> None:
         run.settlement.charge(run.id, 0, role)
 
 
-@pytest.mark.parametrize(("role", "opens"), [(Role.TRAINER, "score_commit"), (Role.VALIDATOR, "settle")])
+@pytest.mark.parametrize(("role", "opens"), [(Role.TRAINER, "report_commit"), (Role.VALIDATOR, "settle")])
 def test_charge_window_is_half_open(contracts: System, role: Role, opens: str) -> None:
     run = open_run(contracts)
     run.enter(opens, offset=-1)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 from tests.contracts.harness import CONTRACTS, System, account, create_address, reverts
 from tests.contracts.rounds import SPONSOR, STRANGER, Run, accepted, report
 

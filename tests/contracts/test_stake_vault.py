@@ -188,7 +188,7 @@ def test_the_longest_exit_delay_is_sixty_days(vault: Contract) -> None:
 def test_bond_moves_idle_money_to_one_run_of_one_manager(evm: Evm, vault: Contract, run: int) -> None:
     vault.bond(MANAGER, run, 20, sender=TRAINER)
     assert evm.events("Bonded")[0]["bond"] == 120
-    assert vault.bond_of(MANAGER, run, TRAINER) == vault.standing(MANAGER, run, TRAINER) == 120
+    assert vault.bond_of(MANAGER, run, TRAINER) == vault.live_bond(MANAGER, run, TRAINER) == 120
     assert vault.bond_of(OTHER_MANAGER, run, TRAINER) == vault.bond_of(MANAGER, run + 1, TRAINER) == 0
     assert vault.idle(TRAINER) == 30
 
@@ -225,7 +225,7 @@ def test_exit_needs_a_bond_and_starts_once(evm: Evm, vault: Contract, run: int) 
 
 def test_an_exiting_bond_no_longer_stands_and_takes_no_more(vault: Contract, run: int) -> None:
     vault.start_exit(MANAGER, run, sender=TRAINER)
-    assert vault.standing(MANAGER, run, TRAINER) == 0
+    assert vault.live_bond(MANAGER, run, TRAINER) == 0
     assert vault.bond_of(MANAGER, run, TRAINER) == 100
     with refused("vault: exit has started"):
         vault.bond(MANAGER, run, 1, sender=TRAINER)
@@ -245,7 +245,7 @@ def test_exit_ends_exactly_after_the_delay_without_the_manager(evm: Evm, vault: 
     assert vault.idle(TRAINER) == 150
     assert vault.exit_time(MANAGER, run, TRAINER) == vault.bond_of(MANAGER, run, TRAINER) == 0
     vault.bond(MANAGER, run, 150, sender=TRAINER)
-    assert vault.standing(MANAGER, run, TRAINER) == 150
+    assert vault.live_bond(MANAGER, run, TRAINER) == 150
 
 
 # Slashing.
@@ -288,7 +288,7 @@ def test_a_bond_slashed_to_zero_can_leave_and_come_back(evm: Evm, vault: Contrac
     evm.travel(vault.exit_time(MANAGER, run, TRAINER))
     vault.finish_exit(MANAGER, run, sender=TRAINER)
     vault.bond(MANAGER, run, 50, sender=TRAINER)
-    assert vault.standing(MANAGER, run, TRAINER) == 50
+    assert vault.live_bond(MANAGER, run, TRAINER) == 50
 
 
 def test_a_manager_reaches_only_its_own_runs(vault: Contract, run: int) -> None:

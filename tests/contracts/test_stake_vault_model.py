@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from earnest.protocol.vault import Refused, VaultModel
+from earnest.protocol.require import Refused
+from earnest.protocol.vault import VaultModel
 from tests.contracts.harness import Evm, Reverted, account
 from tests.contracts.rounds import payment
 
@@ -135,7 +136,7 @@ class VaultMachine(RuleBasedStateMachine):
                 assert vault.escrow(manager, run) == model.escrow(manager, run)
                 for who in PEOPLE:
                     assert vault.bond_of(manager, run, who) == model.bond_of(manager, run, who)
-                    assert vault.standing(manager, run, who) == model.standing(manager, run, who)
+                    assert vault.live_bond(manager, run, who) == model.live_bond(manager, run, who)
                     assert vault.exit_time(manager, run, who) == model.exit_time(manager, run, who)
 
     @invariant()

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.merkle import admission_proof
 from earnest.protocol.report import report_commitment
+from earnest.protocol.require import Refused
+from earnest.protocol.run import Role
 from earnest.protocol.seats import SeatsModel
-from earnest.protocol.vault import Refused
-from earnest.protocol.verdicts import Role
 from tests.contracts.harness import CHAIN_ID, Reverted, account, system
 from tests.contracts.rounds import ADMITTED, SALT, STRANGER, TRAINERS, VALIDATORS, Run, accepted, report
 
@@ -64,8 +64,8 @@ class SeatsMachine(RuleBasedStateMachine):
         assert reasons[0] == reasons[1]
         return not reasons[0]
 
-    def standing(self, who: str) -> int:
-        return self.vault.standing(self.run.settlement.address, self.run.id, who)
+    def live_bond(self, who: str) -> int:
+        return self.vault.live_bond(self.run.settlement.address, self.run.id, who)
 
     @rule(role=roles, index=indices, wei=st.integers(0, 400), own_key=st.booleans(), take=seats)
     def join(self, role: Role, index: int, wei: int, own_key: bool, take: int) -> None:
@@ -80,7 +80,7 @@ class SeatsMachine(RuleBasedStateMachine):
             self.both(
                 lambda seat=seat: self.runs.join(self.run.id, role, operator, "", proof, seat, sender=who),
                 lambda seat=seat: self.model.join(
-                    who, role, operator, self.evm.time, self.standing(who), take=seat
+                    who, role, operator, self.evm.time, self.live_bond(who), take=seat
                 ),
             )
 
@@ -103,7 +103,7 @@ class SeatsMachine(RuleBasedStateMachine):
             self.vault.finish_exit(manager, self.run.id, sender=owner)
         self.both(
             lambda: self.runs.sync(self.run.id, role, seat),
-            lambda: self.model.sync(role, seat, self.evm.time, self.standing(owner)),
+            lambda: self.model.sync(role, seat, self.evm.time, self.live_bond(owner)),
         )
 
     @rule(seat=seats)
@@ -124,12 +124,12 @@ class SeatsMachine(RuleBasedStateMachine):
         self.run.enter("commit", round)
         for seat in sorted(trainers):
             self.commit(seat)
-        self.run.enter("score_commit", round)
+        self.run.enter("report_commit", round)
         self.run.seed(round)
         self.sync(Role.VALIDATOR, move, move, 1)
         for seat in sorted(sealed):
             self.seal(round, seat)
-        self.run.enter("score_reveal", round)
+        self.run.enter("report_reveal", round)
         self.sync(Role.VALIDATOR, move, move, 1)
         for seat in sorted(opened):
             self.unseal(round, seat)
@@ -141,14 +141,14 @@ class SeatsMachine(RuleBasedStateMachine):
         who, owner = self.holder(Role.TRAINER, seat, round)
         self.both(
             lambda: self.runs.commit(self.run.id, seat, bytes([seat + 1] * 32), sender=who),
-            lambda: self.model.commit(who, seat, self.evm.time, self.standing(owner)),
+            lambda: self.model.commit(who, seat, self.evm.time, self.live_bond(owner)),
         )
 
     def seal(self, round: int, seat: int) -> None:
         who, owner = self.holder(Role.VALIDATOR, seat, round)
         place = CHAIN_ID, self.runs.address, self.run.id, round
         digest = report_commitment(*place, owner, REPORT.hash(), SALT)
-        bonds = [self.standing(record.tenures[-1].owner) for record in self.model.validators]
+        bonds = [self.live_bond(record.tenures[-1].owner) for record in self.model.validators]
         self.both(
             lambda: self.runs.report_commit(self.run.id, round, seat, digest, sender=who),
             lambda: self.model.report_commit(who, round, seat, self.evm.time, bonds),

@@ -10,8 +10,8 @@ from eth_hash.auto import keccak
 
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.report import report_commitment
+from earnest.protocol.run import Role
 from earnest.protocol.seed import round_seed
-from earnest.protocol.verdicts import Role
 from tests.contracts.harness import CHAIN_ID, Reverted, System, account
 from tests.contracts.rounds import SALT, SPONSOR, STRANGER, TRAINERS, VALIDATORS, Run, accepted, report
 
@@ -56,7 +56,7 @@ def to_seed(run: Run, round: int) -> None:
     run.commit([0, 1], round)
     run.enter("reveal", round)
     run.reveal([0, 1], round)
-    run.enter("score_commit", round)
+    run.enter("report_commit", round)
 
 
 # Windows: half-open, at t-1, t and t+1 of both ends.
@@ -103,7 +103,7 @@ def test_reveals_are_taken_in_their_window_only(run: Run, round: int) -> None:
 
 @pytest.mark.parametrize("round", [0, 3, 20])
 def test_seeds_are_drawn_while_scores_are_sealed_only(run: Run, round: int) -> None:
-    window = run.params.schedule().score_commit(round)
+    window = run.params.schedule().report_commit(round)
     for time in (
         window.start - 1,
         window.start,
@@ -117,7 +117,7 @@ def test_seeds_are_drawn_while_scores_are_sealed_only(run: Run, round: int) -> N
             attempt(
                 lambda: run.system.runs.seed(run.id, round),
                 window.contains(time),
-                "runs: not in score-commit window",
+                "runs: not in report-commit window",
             )
 
 
@@ -126,14 +126,14 @@ def test_reports_are_sealed_and_opened_in_their_windows_only(run: Run) -> None:
     to_seed(run, 2)
     run.seed(2)
     drawn = run.evm.time
-    window = schedule.score_commit(2)
+    window = schedule.report_commit(2)
     for time in (window.start - 1, drawn, window.end - 1, window.end, window.end + 1):
         with run.evm.anchor():
             run.evm.travel(time)
-            open_, reason = window.contains(time), "runs: not in score-commit window"
+            open_, reason = window.contains(time), "runs: not in report-commit window"
             attempt(lambda: run.seal({0: REPORT}, 2), open_, reason)
     run.seal({0: REPORT}, 2)
-    window = schedule.score_reveal(2)
+    window = schedule.report_reveal(2)
     for time in (
         window.start - 1,
         window.start,
@@ -144,19 +144,19 @@ def test_reports_are_sealed_and_opened_in_their_windows_only(run: Run) -> None:
     ):
         with run.evm.anchor():
             run.evm.travel(time)
-            open_, reason = window.contains(time), "runs: not in score-reveal window"
+            open_, reason = window.contains(time), "runs: not in report-reveal window"
             attempt(lambda: run.unseal({0: REPORT}, 2), open_, reason)
 
 
 @pytest.mark.parametrize("round", [21, 2**16, 2**32, 2**255])
 def test_rounds_beyond_the_report_only_one_have_no_windows(run: Run, round: int) -> None:
     runs = run.system.runs
-    run.enter("score_commit", min(round, 30))
-    with refused("runs: not in score-commit window"):
+    run.enter("report_commit", min(round, 30))
+    with refused("runs: not in report-commit window"):
         runs.seed(run.id, round)
-    with refused("runs: not in score-commit window"):
+    with refused("runs: not in report-commit window"):
         runs.report_commit(run.id, round, 0, bytes(32))
-    with refused("runs: not in score-reveal window"):
+    with refused("runs: not in report-reveal window"):
         runs.report_reveal(run.id, round, 0, [], bytes(32))
 
 
@@ -370,7 +370,7 @@ def test_a_report_is_sealed_opened_once_and_its_hash_kept(run: Run) -> None:
         run.seal({1: REPORT})
     assert runs.unrevealed(run.id, VALIDATOR, 0) == (0b10, 0)
 
-    run.enter("score_reveal")
+    run.enter("report_reveal")
     assert runs.report_hash(run.id, 0, 1) == bytes(32)
     run.unseal({1: REPORT})
     opened = run.evm.events("ReportRevealed")[0]
@@ -388,7 +388,7 @@ def test_only_what_was_sealed_can_be_opened_and_only_by_the_operator(run: Run) -
     to_seed(run, 0)
     run.seed(0)
     run.seal({0: REPORT})
-    run.enter("score_reveal")
+    run.enter("report_reveal")
     with refused("runs: not what was sealed"):
         run.unseal({0: report([accepted(101)])})
     with refused("runs: not what was sealed"):
@@ -407,7 +407,7 @@ def test_the_largest_report_fits_and_a_larger_does_not(run: Run) -> None:
     to_seed(run, 0)
     run.seed(0)
     runs.report_commit(run.id, 0, 0, digest, sender=who)
-    run.enter("score_reveal")
+    run.enter("report_reveal")
     with pytest.raises(Reverted):
         runs.report_reveal(run.id, 0, 0, [*largest, bytes(32)], SALT, sender=who)
     runs.report_reveal(run.id, 0, 0, largest, SALT, sender=who)
@@ -419,10 +419,10 @@ def test_report_hashes_are_kept_until_the_round_after_next_is_scored(run: Run) -
     to_seed(run, 0)
     run.score({0: REPORT})
     for round in (1, 2):
-        run.enter("score_commit", round, -1)
+        run.enter("report_commit", round, -1)
         assert runs.report_hash(run.id, 0, 0) == REPORT.hash()
         assert runs.round_facts(run.id, 0).report_hashes[0] == REPORT.hash()
-    run.enter("score_commit", 2)
+    run.enter("report_commit", 2)
     assert runs.report_hash(run.id, 0, 0) == bytes(32)
 
 
@@ -434,10 +434,10 @@ def stakes(run: Run, round: int) -> list[int]:
 
 
 def score(run: Run, round: int, seats: list[int]) -> None:
-    run.enter("score_commit", round)
+    run.enter("report_commit", round)
     run.seed(round)
     run.seal(dict.fromkeys(seats, REPORT), round)
-    run.enter("score_reveal", round)
+    run.enter("report_reveal", round)
     run.unseal(dict.fromkeys(seats, REPORT), round)
 
 
@@ -462,7 +462,7 @@ def test_no_bond_moved_joined_or_left_inside_a_round_changes_its_votes(run: Run)
     for seat in (0, 1):
         runs.sync(run.id, VALIDATOR, seat)
     run.join_validators([7 * BOND])
-    run.enter("score_commit", 1)
+    run.enter("report_commit", 1)
     run.seed(1)
     run.bond(run.validators[2], 9 * BOND)
     runs.sync(run.id, VALIDATOR, 2)
@@ -495,7 +495,7 @@ def test_two_rounds_without_a_report_make_a_seat_inactive_until_it_asks_back(run
         assert stakes(run, round) == [BOND, BOND, BOND, 0]  # joined in round 0
     score(run, 3, [0, 1])
     assert stakes(run, 3) == [BOND, BOND, 0, 0]
-    run.enter("score_commit", 4)
+    run.enter("report_commit", 4)
     run.seed(4)
     with refused("runs: inactive seat"):
         run.seal({2: REPORT}, 4)
@@ -505,7 +505,7 @@ def test_two_rounds_without_a_report_make_a_seat_inactive_until_it_asks_back(run
     assert back == run.params.schedule().next_round(run.evm.time)
     assert runs.seat_at(run.id, VALIDATOR, 2, back).active_from == back
     run.seal({0: REPORT}, 4)
-    run.enter("score_reveal", 4)
+    run.enter("report_reveal", 4)
     run.unseal({0: REPORT}, 4)
     for round in range(5, back):
         score(run, round, [0, 1])
@@ -520,13 +520,13 @@ def test_two_rounds_without_a_report_make_a_seat_inactive_until_it_asks_back(run
 
 def test_a_sealed_report_that_is_not_opened_does_not_keep_a_seat_active(run: Run) -> None:
     for round in range(4):
-        run.enter("score_commit", round)
+        run.enter("report_commit", round)
         run.seed(round)
         if round < 3:
             run.seal({0: REPORT, 2: REPORT}, round)
         else:
             run.seal({0: REPORT}, round)
-        run.enter("score_reveal", round)
+        run.enter("report_reveal", round)
         run.unseal({0: REPORT}, round)
     assert stakes(run, 3) == [BOND, 0, 0, 0]
 
@@ -547,7 +547,7 @@ def test_a_round_of_exited_validators_has_no_votes(run: Run) -> None:
     for seat, who in enumerate(run.validators):
         vault.start_exit(run.settlement.address, run.id, sender=who)
         runs.sync(run.id, VALIDATOR, seat)
-    run.enter("score_commit", 1)
+    run.enter("report_commit", 1)
     run.seed(1)
     with refused("runs: inactive seat"):
         run.seal({0: REPORT}, 1)
@@ -559,8 +559,8 @@ def test_the_report_only_round_is_scored_after_an_early_end(run: Run) -> None:
     score(run, 0, [0, 1, 2])
     score(run, 1, [0, 1, 2])
     assert run.system.runs.report_hash(run.id, 1, 2) == REPORT.hash()
-    run.enter("score_commit", 2)
-    with refused("runs: not in score-commit window"):
+    run.enter("report_commit", 2)
+    with refused("runs: not in report-commit window"):
         run.system.runs.seed(run.id, 2)
 
 

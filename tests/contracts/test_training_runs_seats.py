@@ -8,7 +8,8 @@ import pytest
 
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.merkle import admission_proof, admission_root
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from tests.contracts.harness import Reverted, System, account
 from tests.contracts.rounds import ADMITTED, STRANGER, TRAINERS, VALIDATORS, Run, accepted, report, verdict
 
@@ -273,7 +274,7 @@ def test_an_exit_bars_commits_at_once(run: Run) -> None:
     join(run, TRAINERS[0])
     run.enter("commit", 2)
     start_exit(run, TRAINERS[0])
-    with refused("runs: no standing bond"):
+    with refused("runs: no live bond"):
         run.system.runs.commit(run.id, 0, bytes(32), sender=TRAINERS[0])
 
 

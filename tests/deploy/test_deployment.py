@@ -19,7 +19,7 @@ from earnest.deploy.devnet.chain import Devnet
 from earnest.deploy.manifest import Manifest, ManifestError, load_manifest, plan_of, planned, save_manifest
 from earnest.deploy.plan import SINK, Plan, create_address, make_plan
 from earnest.deploy.run import DeploymentError, run_plan, unfinished_plan
-from earnest.deploy.verify import Check, verify
+from earnest.deploy.verify import Comparison, verify
 from tests.deploy.chain import (
     Killed,
     MortalProvider,
@@ -43,7 +43,7 @@ def run(devnet: Devnet, plan: Plan, path: Path, **options) -> Manifest:
     return run_plan(plan, chain, outbox, store, path, network="devnet", git="", **options)
 
 
-def failures(devnet: Devnet, manifest: Manifest) -> list[Check]:
+def failures(devnet: Devnet, manifest: Manifest) -> list[Comparison]:
     chain = chain_of(devnet)
     return [check for check in verify(manifest, chain, chain.head()) if not check.ok]
 

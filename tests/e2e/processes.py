@@ -20,7 +20,7 @@ from typing import Any
 
 import requests
 
-from earnest.client.account.account import Deployment
+from earnest.client.account.account import DeployedContracts
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
@@ -198,11 +198,11 @@ class Town:
             nonce += 1
         wait_until(lambda: self.nonce(signer.address) == nonce, "the sponsor's transfers are mined")
 
-    def deployment(self) -> Deployment:
+    def deployment(self) -> DeployedContracts:
         """The contracts that the sponsor has deployed."""
         manifest, chain = load_manifest(self.manifest), Chain([self.url], self.chain_id)
         contracts = Contracts.at(chain, manifest.address("TrainingRuns"), chain.head())
-        return Deployment(chain, contracts, manifest.first_block)
+        return DeployedContracts(chain, contracts, manifest.first_block)
 
     def nonce(self, address: str) -> int:
         """Transactions of the account that are mined."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 from tests.anvil import free_port
 from tests.e2e.processes import COIN, Actor, Process, Town, Watch
 
@@ -24,8 +24,8 @@ validator = "1000"
 [windows]
 commit_s = 120
 reveal_s = 120
-score_commit_s = 120
-score_reveal_s = 120
+report_commit_s = 120
+report_reveal_s = 120
 settle_s = 480
 contest_s = 120
 exit_delay_s = 90000

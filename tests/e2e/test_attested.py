@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from earnest.attestation.roots import SIMULATED_ROOT_ID, SIMULATED_WARNING
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from tests.e2e.processes import Actor, Town, Watch, town
 from tests.e2e.runs import BOND, Seat, bond_of, earned, join, open_run, settle_in
 
@@ -70,9 +71,9 @@ def play(good: Seat, watch: Watch) -> None:
     watch.jump(schedule.reveal(0).start)
     good.work(watch.record.run)
     watch.until(lambda _: len(seen.manifests) == 2, "both have revealed")
-    watch.jump(schedule.score_commit(0).start)
+    watch.jump(schedule.report_commit(0).start)
     watch.until(lambda _: bool(seen.report_commits), "the report is sealed")
-    watch.jump(schedule.score_reveal(0).start)
+    watch.jump(schedule.report_reveal(0).start)
     watch.until(lambda _: bool(seen.report_words), "the report is revealed")
     watch.jump(schedule.settle(0).start)
     watch.until(lambda _: bool(watch.events("ValidatorsPaid", round=0)), "the round is settled and paid")

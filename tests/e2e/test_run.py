@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from earnest.protocol.report import read_report
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 from tests.e2e.processes import Town, Watch, town
 from tests.e2e.runs import BOND, Seat, bond_of, earned, join, open_run, settle_in
 
@@ -72,7 +72,7 @@ def _play(round: int, trainers: Sequence[Seat], validators: Sequence[Seat], watc
     if deadly:
         _check_revealed_in_time("Revealed", trainers[0], watch, round)
 
-    watch.jump(schedule.score_commit(round).start)
+    watch.jump(schedule.report_commit(round).start)
     _report(round, validators, watch)
     watch.jump(schedule.settle(round).start)
     watch.until(
@@ -86,7 +86,7 @@ def _report(round: int, validators: Sequence[Seat], watch: Watch) -> None:
     watch.until(lambda _: len(seen.report_commits) == 2, f"both have sealed a report of round {round}")
     if round == FATAL_ROUND:
         validators[0].node.kill()
-    watch.jump(schedule.score_reveal(round).start)
+    watch.jump(schedule.report_reveal(round).start)
     if round == FATAL_ROUND:
         _restart(validators[0], watch)
     watch.until(lambda _: len(seen.report_words) == 2, f"both have revealed their reports of round {round}")
@@ -104,7 +104,7 @@ def _restart(seat: Seat, watch: Watch) -> None:
 
 def _check_revealed_in_time(event: str, seat: Seat, watch: Watch, round: int) -> None:
     schedule = watch.record.params.schedule()
-    window = schedule.reveal(round) if seat.role is Role.TRAINER else schedule.score_reveal(round)
+    window = schedule.reveal(round) if seat.role is Role.TRAINER else schedule.report_reveal(round)
     (revealed,) = watch.events(event, round=round, seat=seat.index)
     assert window.contains(watch.time_of(revealed.block))
     assert len(seat.nodes) == 2
@@ -114,7 +114,7 @@ def _check_revealed_in_time(event: str, seat: Seat, watch: Watch, round: int) ->
 def _finish(trainers: Sequence[Seat], validators: Sequence[Seat], watch: Watch) -> None:
     """The report-only round, after which the nodes end by themselves."""
     schedule = watch.record.params.schedule()
-    watch.jump(schedule.score_commit(ROUNDS).start)
+    watch.jump(schedule.report_commit(ROUNDS).start)
     _report(ROUNDS, validators, watch)
     watch.jump(schedule.settle(ROUNDS).start)
     watch.until(lambda _: bool(watch.events("FinalState")), "the final state is recorded")

@@ -15,7 +15,8 @@ from earnest.client.chain.signer import Signer
 from earnest.client.run.bundle import load_bundle
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.report import read_report
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from tests.e2e.processes import Actor, Town, Watch, town
 from tests.e2e.runs import BOND, Seat, bond_of, earned, join, open_run, settle_in
 from tests.e2e.servers import Liar, Mainnet, Proxy
@@ -146,9 +147,9 @@ def _play(watch: Watch, seats: list[Seat], proxy: Proxy) -> None:
     assert trainer.index not in seen.manifests
     proxy.up()
     watch.until(lambda _: len(seen.manifests) == 2, "the other has revealed")
-    watch.jump(schedule.score_commit(0).start)
+    watch.jump(schedule.report_commit(0).start)
     watch.until(lambda _: bool(seen.report_commits), "the report is sealed")
-    watch.jump(schedule.score_reveal(0).start)
+    watch.jump(schedule.report_reveal(0).start)
     watch.until(lambda _: bool(seen.report_words), "the report is revealed")
     watch.jump(schedule.settle(0).start)
     watch.until(lambda _: bool(watch.events("ValidatorsPaid", round=0)), "the round is settled and paid")

@@ -22,7 +22,7 @@ from earnest.protocol.merkle import (
     verify_admission,
     verify_inclusion,
 )
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 
 # The test vectors of the certificate-transparency reference implementation.
 RFC_LEAVES = [

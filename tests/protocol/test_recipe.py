@@ -6,7 +6,7 @@ from eth_hash.auto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earnest.protocol.evidence import EvidenceTerms
+from earnest.protocol.harm import HarmTerms
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Privacy, Recipe, RecipeError, Scoring
 
 RECIPE = Recipe(
@@ -27,9 +27,7 @@ recipes = st.builds(
     seed=st.integers(0, 2**64 - 1),
     inner=st.builds(Inner, steps=st.integers(1, 9), batch=st.integers(512, 600), lr=positive),
     outer=st.builds(Outer, lr=positive, momentum=st.floats(0, 0.99)),
-    scoring=st.builds(
-        Scoring, clip_norm=positive, evidence=st.builds(EvidenceTerms, bound=st.floats(0.1, 1))
-    ),
+    scoring=st.builds(Scoring, clip_norm=positive, evidence=st.builds(HarmTerms, bound=st.floats(0.1, 1))),
 )
 
 
@@ -64,7 +62,7 @@ def test_defaults_are_those_of_the_protocol_page():
     scoring = RECIPE.scoring
     assert (scoring.held_out, scoring.own, scoring.strength) == (512, 512, 0.5)
     assert (scoring.overlap_similarity, scoring.cosine_similarity, scoring.norm_limit) == (0.4, 0.65, 5.0)
-    assert scoring.evidence == EvidenceTerms(0.2, 0.005, 1e3, 10, 1e-6)
+    assert scoring.evidence == HarmTerms(0.2, 0.005, 1e3, 10, 1e-6)
     assert RECIPE.codec.chunk == 4096
 
 

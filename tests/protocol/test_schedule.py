@@ -16,8 +16,8 @@ schedules = st.builds(
     rounds=st.integers(1, 65_535),
     commit_s=seconds,
     reveal_s=seconds,
-    score_commit_s=seconds,
-    score_reveal_s=seconds,
+    report_commit_s=seconds,
+    report_reveal_s=seconds,
     settle_s=seconds,
     contest_s=seconds,
     overlap=st.booleans(),
@@ -34,8 +34,8 @@ def test_windows_of_a_round_follow_each_other():
     assert SERIAL.commit(2) == Window(1_300, 1_360)
     assert SERIAL.reveal(2) == Window(1_360, 1_390)
     assert SERIAL.seed_opens(2) == 1_390
-    assert SERIAL.score_commit(2) == Window(1_390, 1_430)
-    assert SERIAL.score_reveal(2) == Window(1_430, 1_450)
+    assert SERIAL.report_commit(2) == Window(1_390, 1_430)
+    assert SERIAL.report_reveal(2) == Window(1_430, 1_450)
     assert SERIAL.settle(2) == Window(1_450, 1_550)
     assert SERIAL.contest(2) == Window(1_550, 1_600)
 
@@ -48,12 +48,12 @@ def test_period_is_the_commit_window_with_overlap():
 
 @given(schedules, st.integers(0, 65_535))
 def test_every_second_of_a_round_belongs_to_one_window(schedule, r):
-    windows = [schedule.commit(r), schedule.reveal(r), schedule.score_commit(r), schedule.score_reveal(r)]
+    windows = [schedule.commit(r), schedule.reveal(r), schedule.report_commit(r), schedule.report_reveal(r)]
     windows += [schedule.settle(r), schedule.contest(r)]
     assert all(a.end == b.start for a, b in itertools.pairwise(windows))
     assert windows[-1].end - windows[0].start == schedule.least_exit_delay
     if not schedule.overlap:
-        assert schedule.score_reveal(r).end == schedule.opens(r + 1)
+        assert schedule.report_reveal(r).end == schedule.opens(r + 1)
 
 
 @given(schedules, st.integers(0, 65_535))
@@ -116,6 +116,6 @@ def test_no_window_exceeds_the_longest_exit(window):
     assert replaced(SERIAL, **{window: longest + 1}).problems() == ["runs: window too long"]
 
 
-@pytest.mark.parametrize("window", ["commit_s", "reveal_s", "score_commit_s", "score_reveal_s", "settle_s"])
+@pytest.mark.parametrize("window", ["commit_s", "reveal_s", "report_commit_s", "report_reveal_s", "settle_s"])
 def test_no_window_is_empty(window):
     assert "runs: empty window" in replaced(OVERLAPPED, **{window: 0}).problems()

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from earnest.protocol.constants import ZERO_ADDRESS
+from earnest.protocol.require import Refused
+from earnest.protocol.run import Role
 from earnest.protocol.seats import SeatsModel, Steps
-from earnest.protocol.vault import Refused
-from earnest.protocol.verdicts import Role
 from tests.protocol.test_run import PARAMS
 
 BOND = PARAMS.trainer_min_bond
@@ -92,7 +92,7 @@ def test_commits_are_once_a_round_in_its_window_and_stop_with_an_exit():
     refused("not in commit window", seats.commit, "trainer", 0, at(3) + SMALL.commit_s, BOND)
     refused("not in commit window", seats.commit, "trainer", 0, at(0) - 1, BOND)
     refused("not in commit window", seats.commit, "trainer", 0, at(40), BOND)
-    refused("no standing bond", seats.commit, "trainer", 0, at(3), 0)
+    refused("no live bond", seats.commit, "trainer", 0, at(3), 0)
 
 
 def test_the_smallest_bond_can_be_outbid_by_a_quarter():
@@ -159,15 +159,15 @@ def test_a_barred_account_sits_out_in_any_seat():
 
 
 def report(seats: SeatsModel, account: str, seat: int, r: int) -> None:
-    seats.report_commit(account, r, seat, seats.schedule.score_commit(r).start)
-    seats.report_reveal(account, r, seat, seats.schedule.score_reveal(r).start)
+    seats.report_commit(account, r, seat, seats.schedule.report_commit(r).start)
+    seats.report_reveal(account, r, seat, seats.schedule.report_reveal(r).start)
 
 
-def test_t_is_fixed_at_the_first_score_commit():
+def test_t_is_fixed_at_the_first_report_commit():
     seats = joined("validator", "other", role=Role.VALIDATOR)
     seats.sync(Role.VALIDATOR, 1, at(0) - 1, 3 * BOND)
     assert seats.active_stake(0) == 0
-    opens = seats.schedule.score_commit(0).start
+    opens = seats.schedule.report_commit(0).start
     seats.report_commit("validator", 0, 0, opens)
     assert seats.stakes(0)[:2] == (BOND, 3 * BOND)
     seats.sync(Role.VALIDATOR, 0, opens, 7 * BOND)
@@ -180,7 +180,7 @@ def test_a_validator_that_reveals_nothing_falls_out_of_t_until_it_asks_back():
     for r in range(4):
         report(seats, "validator", 0, r)
     assert [seats.stakes(r)[1] for r in range(4)] == [BOND, BOND, BOND, 0]
-    opens = seats.schedule.score_commit(3).start
+    opens = seats.schedule.report_commit(3).start
     refused("inactive seat", seats.report_commit, "sleeper", 3, 1, opens)
     refused("not owner or operator", seats.ask_back, "stranger", 1, at(4))
     refused("seat is still active", seats.ask_back, "sleeper", 1, at(3))
@@ -194,21 +194,21 @@ def test_reports_keep_a_validator_active_for_two_rounds():
     seats = joined("validator", "other", role=Role.VALIDATOR)
     report(seats, "other", 1, 2)
     report(seats, "other", 1, 3)
-    opens = seats.schedule.score_commit
+    opens = seats.schedule.report_commit
     seats.report_commit("other", 5, 1, opens(5).start)
     refused("inactive seat", seats.report_commit, "other", 6, 1, opens(6).start)
 
 
 def test_report_windows_are_half_open():
     seats = joined("validator", role=Role.VALIDATOR)
-    commit, reveal = seats.schedule.score_commit(0), seats.schedule.score_reveal(0)
-    refused("not in score-commit window", seats.report_commit, "validator", 0, 0, commit.start - 1)
-    refused("not in score-commit window", seats.report_commit, "validator", 0, 0, commit.end)
+    commit, reveal = seats.schedule.report_commit(0), seats.schedule.report_reveal(0)
+    refused("not in report-commit window", seats.report_commit, "validator", 0, 0, commit.start - 1)
+    refused("not in report-commit window", seats.report_commit, "validator", 0, 0, commit.end)
     refused("not the operator", seats.report_commit, "stranger", 0, 0, commit.start)
     seats.report_commit("validator", 0, 0, commit.end - 1)
     refused("already committed", seats.report_commit, "validator", 0, 0, commit.end - 1)
-    refused("not in score-reveal window", seats.report_reveal, "validator", 0, 0, reveal.end)
-    refused("not in score-reveal window", seats.report_reveal, "validator", 0, 0, reveal.start - 1)
+    refused("not in report-reveal window", seats.report_reveal, "validator", 0, 0, reveal.end)
+    refused("not in report-reveal window", seats.report_reveal, "validator", 0, 0, reveal.start - 1)
     refused("not what was sealed", seats.report_reveal, "validator", 1, 0, at(1) + 130)
     seats.report_reveal("validator", 0, 0, reveal.end - 1)
     refused("report already revealed", seats.report_reveal, "validator", 0, 0, reveal.end - 1)
@@ -218,8 +218,8 @@ def test_a_report_only_round_follows_the_last():
     seats = joined("validator", role=Role.VALIDATOR)
     for r in range(0, 41):
         report(seats, "validator", 0, r)
-    opens = seats.schedule.score_commit(41).start
-    refused("not in score-commit window", seats.report_commit, "validator", 41, 0, opens)
+    opens = seats.schedule.report_commit(41).start
+    refused("not in report-commit window", seats.report_commit, "validator", 41, 0, opens)
 
 
 def test_the_sponsor_ends_a_run_with_one_full_rounds_notice():

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from earnest.protocol.constants import AMOUNT_LIMIT, MAX_EXIT_DELAY_S
-from earnest.protocol.vault import Refused, VaultModel
+from earnest.protocol.require import Refused
+from earnest.protocol.vault import VaultModel
 
 MANAGERS, RUNS = ("settlement", "rogue"), (1, 2)
 ACCOUNTS = ("sponsor", "trainer", "validator", "stranger")
@@ -137,7 +138,7 @@ def opened() -> VaultModel:
 def test_slash_during_exit_still_finds_the_bond():
     vault = opened()
     vault.start_exit("trainer", "settlement", 1, now=0)
-    assert vault.standing("settlement", 1, "trainer") == 0
+    assert vault.live_bond("settlement", 1, "trainer") == 0
     assert vault.seize("settlement", 1, "trainer", 20) == 20
     vault.finish_exit("trainer", "settlement", 1, now=DELAY)
     assert vault.idle["trainer"] == 10 + 30
@@ -149,7 +150,7 @@ def test_an_account_seized_to_nothing_can_leave_and_bond_again():
     vault.seize("settlement", 1, "trainer", 999)
     vault.finish_exit("trainer", "settlement", 1, now=DELAY)
     vault.bond("trainer", "settlement", 1, 10)
-    assert vault.standing("settlement", 1, "trainer") == 10
+    assert vault.live_bond("settlement", 1, "trainer") == 10
 
 
 def test_a_manager_reaches_only_its_own_runs():

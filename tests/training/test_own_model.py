@@ -28,7 +28,7 @@ from earnest.training import (
     simulate,
     task_of,
 )
-from earnest.training.diloco.engine import TrainerMemory, train_round
+from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import State, to_bytes
 from earnest.training.diloco.tensorfile import PayloadError
@@ -183,7 +183,7 @@ def test_private_batches_are_those_of_the_round() -> None:
     private, task = PrivateBatches(make, b"r" * 32), MyTask()
     first, again, other = (
         train_round(
-            task, RECIPE, initial_state(task, RECIPE), range(12), r, 2, TrainerMemory(), private=private
+            task, RECIPE, initial_state(task, RECIPE), range(12), r, 2, TrainerState(), private=private
         )
         for r in (0, 0, 1)
     )

@@ -17,12 +17,12 @@ from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.seed import fallback_seed, round_seed
 from earnest.training.codecs import make_codec
-from earnest.training.diloco.engine import TrainerMemory, train_round
+from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.state import spec, state_root
 from earnest.training.tasks.task import Task
-from earnest.validator.judge import Judgement, Memory, RoundInputs, Submission, judge_round
+from earnest.validator.judge import History, Judgement, RoundInputs, Submission, judge_round
 from earnest.validator.similarity import Position
 
 RUN = 1
@@ -41,11 +41,11 @@ class Arena:
         self.state = initial_state(task, recipe)
         self.codec = make_codec(recipe.codec, spec(self.state))
         self.pool, self.seed = recipe.sample_pool(), fallback_seed(RUN, 0)
-        self.trainers = [TrainerMemory() for _ in attacks]
+        self.trainers = [TrainerState() for _ in attacks]
         self.honest: list[dict[int, bytes]] = [{} for _ in attacks]
         self.published: list[dict[int, bytes]] = [{} for _ in attacks]
         self.counted: list[tuple[float, int]] = []
-        self.memory = Memory()
+        self.memory = History()
         self.round = 0
 
     def train(self) -> RoundInputs:

@@ -26,7 +26,7 @@ from earnest.training.diloco.state import spec
 from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.validator.attested import Enclaves
 from earnest.validator.judge import Missing, judge_round
-from earnest.validator.payload import Refusal
+from earnest.validator.payload import Rejection
 from tests.client.attested_town import VENDOR, Town, enclave_key, open_town
 from tests.client.world import TRAINER_BOND, make_world
 from tests.validator.arena import Arena
@@ -99,7 +99,7 @@ def enclaves(town: Town, folder: Path, files: dict[bytes, bytes] | None = None) 
     return Enclaves(follower, town.chain, town.contracts.registry.address)
 
 
-def reasons(found: dict[int, Refusal]) -> dict[int, str]:
+def reasons(found: dict[int, Rejection]) -> dict[int, str]:
     assert all(refusal.verdict == Verdict.NOT_COUNTED for refusal in found.values())
     return {seat: refusal.reason for seat, refusal in found.items()}
 
@@ -174,7 +174,7 @@ def test_a_failing_disk_makes_a_validator_abstain(town: Town, tmp_path: Path) ->
     root = town.record().round(0).attested[0].evidence_root
     (tmp_path / "public" / root.hex()).symlink_to(root.hex())
     found = broken.unattested(0)
-    assert found[0] == Refusal(Verdict.ABSTAIN, "the validator's own infrastructure failed")
+    assert found[0] == Rejection(Verdict.ABSTAIN, "the validator's own infrastructure failed")
 
 
 def test_bytes_that_are_no_evidence_do_not_count(town: Town, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_run_with_optional_attestation_asks_for_none(town: Town, tmp_path: Pat
 
 def test_an_unattested_update_earns_nothing_and_costs_nothing(arena: Arena) -> None:
     inputs = arena.train()
-    refusal = Refusal(Verdict.NOT_COUNTED, "not attested: the reveal was not attested")
+    refusal = Rejection(Verdict.NOT_COUNTED, "not attested: the reveal was not attested")
     judged = judge_round(replace(inputs, unattested={2: refusal}))
     assert (judged.votes[2].weight, judged.votes[2].verdict) == (0, Verdict.NOT_COUNTED)
     assert judged.refusals == {2: refusal}
@@ -220,13 +220,13 @@ def test_an_unattested_update_earns_nothing_and_costs_nothing(arena: Arena) -> N
 def test_what_is_wrong_with_the_payload_comes_first(arena: Arena) -> None:
     inputs = arena.train()
     first = replace(inputs.submissions[0], payload=Missing.UNAVAILABLE)
-    refusal = Refusal(Verdict.NOT_COUNTED, "not attested")
+    refusal = Rejection(Verdict.NOT_COUNTED, "not attested")
     inputs = replace(inputs, submissions=(first, *inputs.submissions[1:]), unattested={0: refusal})
     assert judge_round(inputs).votes[0].verdict == Verdict.UNAVAILABLE
 
 
 def test_a_validator_that_could_not_look_at_the_evidence_abstains_from_that_seat(arena: Arena) -> None:
-    refusal = Refusal(Verdict.ABSTAIN, "the validator's own infrastructure failed")
+    refusal = Rejection(Verdict.ABSTAIN, "the validator's own infrastructure failed")
     judged = judge_round(replace(arena.train(), unattested={1: refusal}))
     assert judged.votes[1].verdict == Verdict.ABSTAIN
     assert judged.votes[0].verdict == Verdict.ACCEPTED

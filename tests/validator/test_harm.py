@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from earnest.protocol.evidence import EvidenceTerms, threshold
+from earnest.protocol.harm import HarmTerms, threshold
 from earnest.validator.harm import HarmBook
 
-TERMS = EvidenceTerms()
+TERMS = HarmTerms()
 LIMIT = threshold(TERMS, rounds=6, trainer_limit=4)
 GOOD, BAD = np.full(512, 0.02), np.full(512, -0.1)
 

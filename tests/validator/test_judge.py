@@ -12,7 +12,7 @@ from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict
 from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.validator.gain import Meter
-from earnest.validator.judge import Judgement, Memory, Missing, RoundInputs, Submission, judge_round
+from earnest.validator.judge import History, Judgement, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.round import Measurements
 from earnest.validator.similarity import Position
 from tests.validator.arena import Arena, with_payload
@@ -263,7 +263,7 @@ def test_memory_is_the_same_after_a_restart(arena: Arena):
     attack(arena, "sign-flip", 2)
     inputs = arena.train()
     saved = inputs.memory.to_bytes()
-    restored = Memory.from_bytes(saved).with_earlier(inputs.memory.earlier)
+    restored = History.from_bytes(saved).with_earlier(inputs.memory.earlier)
     assert restored == inputs.memory
     assert judge_round(replace(inputs, memory=restored)).evidence == judge_round(inputs).evidence
 

@@ -16,7 +16,8 @@ from earnest.base.errors import StorageError
 from earnest.client.trainer.node import HonestWork
 from earnest.protocol.merkle import content_root
 from earnest.protocol.report import Report, SeatVote
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score, seat_weights
 from earnest.validator.gain import summarise
 from earnest.validator.judge import Judgement, RoundInputs, judge_round
@@ -137,7 +138,7 @@ def test_money_is_conserved_to_the_wei(attacked: World) -> None:
 
 def judged(world: World, seats: int) -> list[SeatVote]:
     """Plays round 0 up to its reveals of reports; what validator-0 said of the seats."""
-    world.play(until=world.schedule.score_reveal(0).start + 1)
+    world.play(until=world.schedule.report_reveal(0).start + 1)
     world.turn()
     world.turn()
     report = reports(world, 0)[0]
@@ -243,14 +244,14 @@ def test_the_log_says_that_judging_took_too_long(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world, capture_logs() as logs:
 
         def slow(inputs: RoundInputs) -> Judgement:
-            world.devnet.travel(world.schedule.score_commit(inputs.round).end)
+            world.devnet.travel(world.schedule.report_commit(inputs.round).end)
             return judge_round(inputs)
 
         world.node("validator-0", judge=slow)
         world.play()
     (late,) = (one for one in logs if one["event"] == "too late to report")
     assert (late["round"], late["log_level"]) == (0, "warning")
-    assert "score commit window" in late["cause"]
+    assert "report commit window" in late["cause"]
 
 
 # Memory
@@ -323,7 +324,7 @@ def test_an_inactive_seat_is_complained_of_once_a_round_with_what_helps(tmp_path
         world.play(until=world.schedule.opens(3) + 1)
         node = world.node("validator-1")
         for round in (3, 4):
-            world.play(until=world.schedule.score_reveal(round).start - 60)
+            world.play(until=world.schedule.report_reveal(round).start - 60)
             for _ in range(4):
                 world.devnet.travel(world.devnet.now() + 2)
                 node.step()

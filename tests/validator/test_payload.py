@@ -12,7 +12,7 @@ from earnest.protocol.recipe import CodecChoice
 from earnest.protocol.verdicts import Verdict
 from earnest.training.codecs import Codec, Update, make_codec
 from earnest.training.diloco.state import Spec
-from earnest.validator.payload import Refusal, check_payload
+from earnest.validator.payload import Rejection, check_payload
 
 SPEC = Spec((("bias", (8,)), ("weight", (4, 8))))
 LIMIT = 1 << 16
@@ -33,9 +33,9 @@ def manifest(payload: bytes) -> Manifest:
     return Manifest(1, 0, trainer, bytes(32), content_root(payload), bytes(32), bytes(32), 1, 1, len(payload))
 
 
-def refusal_of(payload: bytes, codec: Codec, max_bytes: int = LIMIT) -> Refusal:
+def refusal_of(payload: bytes, codec: Codec, max_bytes: int = LIMIT) -> Rejection:
     checked = check_payload(payload, manifest(payload), codec, max_bytes)
-    assert isinstance(checked, Refusal)
+    assert isinstance(checked, Rejection)
     return checked
 
 
@@ -52,7 +52,7 @@ def test_a_wrong_size_in_the_manifest_decides_nothing(codec: Codec, payload: byt
 
 def test_content_under_another_root_is_unavailable_and_not_the_trainers_fault(codec: Codec, payload: bytes):
     checked = check_payload(payload + b"!", manifest(payload), codec, LIMIT)
-    assert isinstance(checked, Refusal)
+    assert isinstance(checked, Rejection)
     assert checked.verdict == Verdict.UNAVAILABLE
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from earnest.protocol.evidence import EProcess
+from earnest.protocol.harm import EProcess
 from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.report import decode_report
 from earnest.protocol.verdicts import Verdict

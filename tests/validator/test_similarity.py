@@ -11,8 +11,8 @@ from earnest.protocol.recipe import CodecChoice, Scoring
 from earnest.training.codecs import Update, make_codec
 from earnest.training.diloco.state import Spec
 from earnest.validator.similarity import (
+    PastUpdate,
     Position,
-    Published,
     compare,
     index_overlap,
     original_of,
@@ -44,9 +44,9 @@ def honest(seed: int, common: float = 3.0) -> Tensor:
     return common * noise(0) + noise(seed)
 
 
-def published(update: Update, seat: int = 0, round_: int = 3, block: int | None = None) -> Published:
+def published(update: Update, seat: int = 0, round_: int = 3, block: int | None = None) -> PastUpdate:
     at = Position(100 + round_ if block is None else block, seat)
-    return Published(round_, seat, f"trainer {seat}", at, bytes([seat]) * 32, update)
+    return PastUpdate(round_, seat, f"trainer {seat}", at, bytes([seat]) * 32, update)
 
 
 # Identity

@@ -32,7 +32,7 @@ class TrainingStopped(EarnestError):
 
 
 @dataclass
-class TrainerMemory:
+class TrainerState:
     """What one trainer carries from round to round and nobody else needs.
 
     `inner`: the inner optimizer's tensors, `<parameter>/<name>`, and the loss scaler's; `codec`: the codec's own (error
@@ -50,7 +50,7 @@ class TrainerMemory:
         return write({Entry(name, "F32", tuple(t.shape)): t.numpy() for name, t in tensors.items()})
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> TrainerMemory:
+    def from_bytes(cls, data: bytes) -> TrainerState:
         """Raises PayloadError where `data` is not a canonical file of float32 tensors."""
         tensors = {
             name: torch.from_numpy(v.astype(np.float32)) for name, v in read(data, entries_of(data)).items()
@@ -95,7 +95,7 @@ class LocalRound:
 class LocalTrainer(Protocol):
     """Who does a round's inner steps: this process, or several under torchrun that act as one trainer."""
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
+    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
         """Train from `state`, on `ids` in order; leaves the new optimizer state in `memory.inner`."""
         ...
 
@@ -117,7 +117,7 @@ class SingleProcess:
     stop: Callable[[], bool] = never
     late: Callable[[], bool] = never
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
+    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
         return train_round(
             self.task,
             self.recipe,
@@ -141,7 +141,7 @@ def train_round(
     sample_ids: Sequence[int],
     round: int,
     rounds: int,
-    memory: TrainerMemory,
+    memory: TrainerState,
     *,
     machine: Machine = CPU,
     private: PrivateData | None = None,
@@ -297,7 +297,7 @@ def _key(
     ids: Sequence[int],
     round: int,
     rounds: int,
-    memory: TrainerMemory,
+    memory: TrainerState,
     private: PrivateData | None,
 ) -> bytes:
     """32 bytes that name all that a round's training follows from."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from earnest.base.errors import EarnestError
 from earnest.protocol.recipe import Recipe
-from earnest.training.diloco.engine import LocalRound, TrainerMemory, TrainingDiverged, TrainingStopped, never
+from earnest.training.diloco.engine import LocalRound, TrainerState, TrainingDiverged, TrainingStopped, never
 from earnest.training.diloco.precision import DeviceError
 from earnest.training.diloco.state import State
 from earnest.training.parallel.frames import Disconnected, digest, receive_frame, send_frame
@@ -96,7 +96,7 @@ class ParallelTrainer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
+    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
         """As LocalTrainer.train. Raises WorkersFailed, TrainingStopped and what the processes say."""
         self._load(state)
         inner = {name: value for name, value in memory.inner.items() if not name.startswith("scaler/")}

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from earnest.protocol.recipe import CODECS, CodecChoice, Inner, Recipe, Scoring
 from earnest.training.codecs import make_codec
-from earnest.training.diloco.engine import Machine, TrainerMemory, train_round
+from earnest.training.diloco.engine import Machine, TrainerState, train_round
 from earnest.training.diloco.state import Spec, State, read_parameters
 from earnest.training.tasks.task import Batch, Task, TaskError, load_task, without_secrets
 
@@ -245,7 +245,7 @@ def _train(
         return False
 
     local = train_round(
-        task, recipe, start, ids, 0, 1, TrainerMemory(), machine=Machine("cpu", threads), stop=tick
+        task, recipe, start, ids, 0, 1, TrainerState(), machine=Machine("cpu", threads), stop=tick
     )
     ticks.append(time.perf_counter())
     steps = [after - before for before, after in pairwise(ticks)]

@@ -349,7 +349,7 @@ def _denial_lines(
 
 def _because(session: Session, key: KeyRegistration, ground: Ground) -> str:
     if ground.kind is None:
-        grown, counted = session.tokens(ground.standing), session.tokens(ground.counted)
+        grown, counted = session.tokens(ground.live_bond), session.tokens(ground.counted)
         return f"its trainer's bond grew to {grown}, and {counted} are counted for its platform"
     return f"its {_named(ground.kind, ground.entry or b'', key.key)} is denied"
 

@@ -27,7 +27,7 @@ from earnest.cli.run_view import attestation_document, policy_of
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transaction, transaction_line, would_send
 from earnest.client.account.commands import UnfinishedError
-from earnest.client.account.transactions import Step
+from earnest.client.account.transactions import PlannedCall
 
 if TYPE_CHECKING:
     from earnest.attestation.prover.attester import Attester
@@ -191,7 +191,7 @@ def _register(
         ):
             return _nothing_to_register(session, before, document)
         name, call = keeper.next_call(head)
-        step = Step(REGISTER_STEP, "register the enclave's key", call)
+        step = PlannedCall(REGISTER_STEP, "register the enclave's key", call)
         consent(session, planned(session.deployment, session.account, [step]))
         receipt = keeper.send(name, call, head)
         if receipt is None:
@@ -229,15 +229,15 @@ def _would_register(
     """--dry-run: with a key that is thrown away, so that nothing is kept."""
     from earnest.attestation.prover.enclave_key import EnclaveKey
     from earnest.client.account.commands import planned
-    from earnest.client.trainer.enclave_keys import REGISTER_STEP, Place, prepare
+    from earnest.client.trainer.enclave_keys import REGISTER_STEP, KeyScope, prepare
 
     registry = session.contracts.registry
     key = EnclaveKey.make(session.world.random).address
-    place = Place(session.chain.chain_id, registry.address, run, trainer)
+    place = KeyScope(session.chain.chain_id, registry.address, run, trainer)
     challenge = registry.challenge(run, trainer, session.at)
     made = prepare(machine, key, place, challenge, policy_file, collateral=judged)
     call = registry.register(made.registration, policy_file.policy, made.parts)
-    step = Step(REGISTER_STEP, "register the enclave's key", call)
+    step = PlannedCall(REGISTER_STEP, "register the enclave's key", call)
     plan = planned(session.deployment, session.account, [step])
     return would_send(session, plan, {**document, "workload": made.quote.workload()})
 

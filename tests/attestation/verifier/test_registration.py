@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earnest.attestation.evidence_file import Evidence
+from earnest.attestation.evidence_file import EvidenceFile
 from earnest.attestation.formats.quote import MAX_QUOTE, parse_quote
 from earnest.attestation.policy_document import TCB_STATUSES, PolicyDocument, PolicyDocumentError
 from earnest.attestation.policy_file import PolicyFile
@@ -471,12 +471,12 @@ REGISTRY, TRAINER, KEY = (f"0x{digit * 40}" for digit in "abc")
 
 def register(
     attester: SimulatedAttester = MACHINE, gpu: bytes | None = None, **collateral: Any
-) -> tuple[Evidence, RegistrationFacts]:
+) -> tuple[EvidenceFile, RegistrationFacts]:
     """A key registered as it should be, with its evidence."""
     challenge = sha256(b"challenge").digest()
     binding = key_binding(31337, REGISTRY, TRAINER, KEY, 1, challenge)
     quoted = attester.quote(binding + (sha256(gpu).digest() if gpu else bytes(32)))
-    evidence = Evidence(
+    evidence = EvidenceFile(
         quoted.quote, attester.vendor.collateral(attester.tee, **collateral), quoted.event_log, gpu
     )
     found = verify_quote(evidence.quote, evidence.collateral, attester.vendor.root_der, NOW)
@@ -501,7 +501,7 @@ def rules(document: PolicyDocument | None = None, attester: SimulatedAttester = 
     return PolicyFile.from_quotes([parse_quote(attester.quote(bytes(64)).quote)], document)
 
 
-def judge(evidence: Evidence, facts: RegistrationFacts, policy: PolicyFile | None = None) -> Verification:
+def judge(evidence: EvidenceFile, facts: RegistrationFacts, policy: PolicyFile | None = None) -> Verification:
     policy = policy or rules()
     return judge_registration(evidence, facts, policy.policy, policy.document)
 

@@ -12,9 +12,9 @@ from web3.providers import BaseProvider
 from web3.types import RPCEndpoint, RPCResponse
 
 from earnest.base.errors import EarnestError, JournalLocked
-from earnest.client.account.account import Party
+from earnest.client.account.account import Account
 from earnest.deploy.devnet.server import DevnetProvider
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 from tests.client.world import World, make_world
 
 
@@ -48,7 +48,7 @@ class Fused(BaseProvider):
         return answer
 
 
-def fuse_journal(party: Party, fuse: Fuse) -> None:
+def fuse_journal(party: Account, fuse: Fuse) -> None:
     """Has every write of the journal tick before it begins and after it is synced."""
     transaction = party.journal._database.transaction
 
@@ -136,7 +136,7 @@ def test_one_folder_takes_one_process(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         party = world.party("trainer-0")
         with pytest.raises(JournalLocked):
-            Party(
+            Account(
                 world.deployment,
                 party.signer,
                 party.owner,

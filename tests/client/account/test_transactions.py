@@ -13,7 +13,7 @@ from earnest.client.account.transactions import (
     NoSeatError,
     NotAdmittedError,
     NotDueError,
-    Step,
+    PlannedCall,
     bond_steps,
     checked_uri,
     deposit_steps,
@@ -30,7 +30,7 @@ from earnest.client.account.transactions import (
     uri_steps,
     withdraw_steps,
 )
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 from tests.client.world import COIN, TRAINER_BOND, World, make_world
 
 IDLE = ("trainer-0", "validator-0")
@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def joining(
     world: World, name: str = NEWCOMER, role: Role = Role.TRAINER, bond: int = TRAINER_BOND
-) -> list[Step]:
+) -> list[PlannedCall]:
     return join_steps(
         world.contracts,
         world.run,
@@ -63,11 +63,11 @@ def joining(
     )
 
 
-def names(steps: list[Step]) -> list[str]:
+def names(steps: list[PlannedCall]) -> list[str]:
     return [step.name for step in steps]
 
 
-def interrupted(world: World, name: str, steps: Callable[[], list[Step]]) -> list[list[str]]:
+def interrupted(world: World, name: str, steps: Callable[[], list[PlannedCall]]) -> list[list[str]]:
     """Does the steps as somebody would whose command dies after each: lists anew, sends the first, and so on."""
     seen = []
     while steps_left := steps():
@@ -122,7 +122,7 @@ def test_too_little_of_the_token_is_said_in_tokens(world: World) -> None:
 def test_leaving_twice_starts_one_exit_and_the_bond_comes_back_in_time(world: World) -> None:
     contracts, run, account = world.contracts, world.run, world.address("trainer-0")
 
-    def leaving() -> list[Step]:
+    def leaving() -> list[PlannedCall]:
         return leave_steps(contracts, run, Role.TRAINER, 0, account, world.chain.head())
 
     assert interrupted(world, "trainer-0", leaving) == [["exit", "sync"], ["sync"]]

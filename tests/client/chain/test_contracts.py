@@ -32,8 +32,7 @@ from earnest.client.chain.signer import Signer
 from earnest.contracts import load_artifact
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import admission_proof, admission_root
-from earnest.protocol.run import RunParams
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role, RunParams
 from tests.client.chain.conftest import Counter, counter_code, outbox_of
 from tests.client.chain.local_node import World
 
@@ -79,8 +78,8 @@ def params(chain: Chain, trainer: Signer) -> RunParams:
         rounds=3,
         commit_s=100,
         reveal_s=100,
-        score_commit_s=100,
-        score_reveal_s=100,
+        report_commit_s=100,
+        report_reveal_s=100,
         settle_s=200,
         contest_s=300,
         overlap=False,
@@ -172,7 +171,7 @@ def test_a_run_is_opened_and_read_back_as_it_was_written(
     assert (seat.owner, seat.operator, seat.stake) == (trainer.address, trainer.address, 2 * COIN)
     assert runs.seats_at(1, Role.TRAINER, 0, 1, head) == (seat,)
     assert runs.owners_at(1, Role.TRAINER, 0, 0, 1, head) == (trainer.address,)
-    assert vault.standing(settlement.address, 1, trainer.address, head) == 2 * COIN
+    assert vault.live_bond(settlement.address, 1, trainer.address, head) == 2 * COIN
     assert vault.exit_time(settlement.address, 1, trainer.address, head) is None
     assert runs.unrevealed(1, Role.TRAINER, 0, head) == (0, 0)
     assert runs.seed_of(1, 0, head).seed is None

@@ -14,8 +14,8 @@ from earnest.client.chain.contracts import PenaltyStatus
 from earnest.client.node.settler import Settler
 from earnest.client.run.record import RunRecord
 from earnest.protocol.report import Report, SeatVote
-from earnest.protocol.run import RunParams
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role, RunParams
+from earnest.protocol.verdicts import Verdict
 from tests.client.by_hand import BASE, EVIDENCE, NEWEST, Rounds, words
 from tests.client.world import TRAINER_BOND, TRAINER_POOL, VALIDATOR_BOND, VALIDATOR_POOL, make_world
 

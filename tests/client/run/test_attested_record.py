@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import pytest
 
-from earnest.attestation.evidence_file import Evidence
+from earnest.attestation.evidence_file import EvidenceFile
 from earnest.attestation.formats.certificate import parse_certificate, pem_to_ders
 from earnest.attestation.formats.quote import claims, parse_quote, registry_parts
 from earnest.attestation.prover.simulated import SimulatedAttester
@@ -64,7 +64,7 @@ def test_a_registration_is_on_the_record_with_what_it_rests_on(town: Town) -> No
     assert (registered.workload,) == town.policy.policy.workloads
     assert registered.root_id == VENDOR.root_id
     assert registered.platform == platform_hash(VENDOR.ppid(0))
-    evidence = Evidence.read(town.evidence[registered.evidence_root])
+    evidence = EvidenceFile.read(town.evidence[registered.evidence_root])
     assert registered.collateral_digest == evidence.collateral_digest()
     assert registered.quote == sha256(parse_quote(evidence.quote).signed).digest()
     (event,) = (e for e in town.record().events if e.name == "KeyRegistered" and e.args["trainer"] == trainer)

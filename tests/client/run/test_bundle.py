@@ -27,8 +27,7 @@ from earnest.client.run.bundle import Bundle, BundleError, load, load_bundle
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.merkle import admission_root, content_root
 from earnest.protocol.recipe import Recipe
-from earnest.protocol.run import Level, RunParams
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Level, Role, RunParams
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import state_root
 from earnest.training.tasks.task import load_task

@@ -13,8 +13,8 @@ from earnest.client.run.follower import Follower
 from earnest.client.run.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
+from earnest.protocol.run import Role
 from earnest.protocol.seed import fallback_seed
-from earnest.protocol.verdicts import Role
 from earnest.training.codecs import make_codec
 from earnest.training.diloco.state import from_bytes, spec, state_bytes, state_root
 from earnest.validator.node import ValidatorNode
@@ -184,7 +184,7 @@ def test_a_round_without_a_seed_assigns_the_next_by_the_fallback(tmp_path: Path)
 
 def test_a_fork_is_followed_and_what_was_derived_from_lost_blocks_is_dropped(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none", "none"), validators=1, rounds=2) as world:
-        world.play(until=world.schedule.score_commit(0).start)
+        world.play(until=world.schedule.report_commit(0).start)
         fork, node = world.devnet.snapshot(), world.nodes["validator-0"]
         assert isinstance(node, ValidatorNode)
         due = world.turn()

@@ -12,8 +12,8 @@ SCHEDULE = Schedule(
     rounds=2,
     commit_s=10,
     reveal_s=4,
-    score_commit_s=6,
-    score_reveal_s=4,
+    report_commit_s=6,
+    report_reveal_s=4,
     settle_s=5,
     contest_s=3,
     overlap=False,
@@ -31,14 +31,14 @@ def names(t: int, schedule: Schedule = SCHEDULE) -> list[tuple[int, str]]:
         (1_000, [(0, "commit")]),
         (1_009, [(0, "commit")]),
         (1_010, [(0, "reveal")]),
-        (1_014, [(0, "score commit")]),
-        (1_020, [(0, "score reveal")]),
+        (1_014, [(0, "report commit")]),
+        (1_020, [(0, "report reveal")]),
         (1_024, [(0, "settle"), (1, "commit")]),
         (1_029, [(0, "contest"), (1, "commit")]),
         (1_032, [(1, "commit")]),
         (1_048, [(1, "settle")]),
         (1_053, [(1, "contest")]),
-        (1_062, [(2, "score commit")]),
+        (1_062, [(2, "report commit")]),
         (1_072, [(2, "settle")]),
         (1_077, []),
     ],
@@ -49,7 +49,7 @@ def test_windows_are_half_open_and_the_last_round_only_reports(t: int, opened: l
 
 def test_with_overlap_several_rounds_are_at_work() -> None:
     overlapping = replace(SCHEDULE, commit_s=30, overlap=True)
-    assert names(1_000 + 30 + 5, overlapping) == [(0, "score commit"), (1, "commit")]
+    assert names(1_000 + 30 + 5, overlapping) == [(0, "report commit"), (1, "commit")]
 
 
 def test_the_time_left_is_never_negative() -> None:
@@ -67,7 +67,7 @@ def test_what_comes_next() -> None:
 
     assert following(0) == (0, "commit")
     assert following(1_000) == (0, "reveal")
-    assert following(1_053) == (2, "score commit")
+    assert following(1_053) == (2, "report commit")
     assert following(1_072) is None
 
 

@@ -13,7 +13,8 @@ from earnest.client.account.transactions import bond_steps
 from earnest.client.chain.scanner import Event
 from earnest.client.run.record import RunRecord, Timeline
 from earnest.protocol.report import words_hash
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from tests.client.by_hand import BASE, EVIDENCE, NEWEST, Rounds, odd_words, words
 from tests.client.world import COIN, TRAINER_BOND, make_world
 

@@ -29,8 +29,8 @@ validator = 1
 [windows]
 commit_s = 1800
 reveal_s = 300
-score_commit_s = 900
-score_reveal_s = 300
+report_commit_s = 900
+report_reveal_s = 300
 settle_s = 900
 contest_s = 900
 exit_delay_s = 172800
@@ -48,7 +48,7 @@ def read(folder: Path, attestation: str) -> RunFile:
     return RunFile.read(path)
 
 
-@pytest.mark.parametrize(("name", "level"), [("attested", Level.ATTESTED), ("accepted", Level.OPTIONAL)])
+@pytest.mark.parametrize(("name", "level"), [("attested", Level.ATTESTED), ("optional", Level.OPTIONAL)])
 def test_the_policy_is_read_from_where_the_run_file_is(name: str, level: Level, tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(POLICY.to_text())
     file = read(tmp_path, f'verification = "{name}"\nattestation_policy = "../policy.json"')

@@ -27,7 +27,7 @@ from earnest.client.storage.journal import (
 )
 from earnest.client.storage.lease import Lease
 from earnest.protocol.manifest import Manifest
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 
 TRAINER = "0x" + "aB" * 20
 STRANGER = "0x" + "cd" * 20

@@ -27,7 +27,8 @@ from earnest.client.trainer.attesting import Attesting, Keeper
 from earnest.client.trainer.enclave_keys import KeyKeeper
 from earnest.client.trainer.node import TrainerNode
 from earnest.protocol.attestation import Registration, platform_hash
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from tests.attestation.vectors import read
 from tests.client.world import SEED, TRAINER_BOND, World, account, make_world
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from eth_keys.datatypes import Signature
 
-from earnest.attestation.evidence_file import MAX_EVIDENCE_BYTES, Evidence
+from earnest.attestation.evidence_file import MAX_EVIDENCE_BYTES, EvidenceFile
 from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.attester import AttesterError, Quoted
@@ -17,7 +17,7 @@ from earnest.attestation.roots import INTEL_ROOT_ID
 from earnest.attestation.verifier.registration import RegistrationFacts, judge_registration
 from earnest.base.errors import Reverted
 from earnest.client.storage.objects import ObjectStore
-from earnest.client.trainer.enclave_keys import RETRY_S, KeyKeeper, Place, RegistrationError, prepare
+from earnest.client.trainer.enclave_keys import RETRY_S, KeyKeeper, KeyScope, RegistrationError, prepare
 from tests.client.world import Setup, World
 
 VENDOR = SimulatedVendor()
@@ -84,7 +84,7 @@ def keeper(
     """The account's keeper as a process that has just started has it."""
     party = world.open(name)
     parts: dict[str, Any] = {
-        "place": Place(
+        "place": KeyScope(
             world.chain.chain_id, world.contracts.registry.address, world.run, world.address(name)
         ),
         "registry": world.contracts.registry,
@@ -134,7 +134,7 @@ def test_what_is_published_is_what_every_validator_accepts(world: World, trainer
     receipt = enclave.renew(world.chain.head())
     assert receipt is not None
     event = registered(world, receipt)
-    evidence = Evidence.read(world.party(trainer).public.get(event["evidence_root"], MAX_EVIDENCE_BYTES))
+    evidence = EvidenceFile.read(world.party(trainer).public.get(event["evidence_root"], MAX_EVIDENCE_BYTES))
     found = judge_registration(
         evidence,
         RegistrationFacts(
@@ -291,7 +291,7 @@ def test_one_machine_does_not_stand_in_for_two_trainers(world: World, trainer: s
     assert keeper(world, neighbour).renew(world.chain.head()) is not None
 
 
-PLACE = Place(1337, "0x" + "11" * 20, 1, "0x" + "22" * 20)
+PLACE = KeyScope(1337, "0x" + "11" * 20, 1, "0x" + "22" * 20)
 KEY = "0x" + "33" * 20
 CHALLENGE = (7, b"\x07" * 32)
 

@@ -26,9 +26,10 @@ from earnest.client.node.node import Node, run_forever
 from earnest.client.trainer.node import TrainerNode
 from earnest.protocol.merkle import samples_root
 from earnest.protocol.recipe import CodecChoice, Inner
-from earnest.protocol.verdicts import Role, Verdict
+from earnest.protocol.run import Role
+from earnest.protocol.verdicts import Verdict
 from earnest.training.codecs import inner_steps
-from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerMemory, TrainingDiverged
+from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerState, TrainingDiverged
 from earnest.training.diloco.state import State
 from tests.client.world import TRAINER_BOND, World, make_world, tiny_recipe
 
@@ -133,7 +134,7 @@ class Failing:
     errors: dict[int, list[EarnestError]]
     tried: list[int] = field(default_factory=list)
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
+    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
         self.tried.append(round)
         if self.errors.get(round):
             raise self.errors[round].pop()
@@ -169,12 +170,12 @@ def test_a_missed_round_does_not_cost_the_optimizer_its_state(tmp_path: Path) ->
         node = world.nodes[T0]
         assert isinstance(node, TrainerNode)
         after = node._memories.start(1).to_bytes()
-        assert after != TrainerMemory().to_bytes()
+        assert after != TrainerState().to_bytes()
         assert node._memories.start(5).to_bytes() == after
-        assert node._memories.start(0).to_bytes() == TrainerMemory().to_bytes()
+        assert node._memories.start(0).to_bytes() == TrainerState().to_bytes()
         for path in (tmp_path / T0 / "private").iterdir():
             path.write_bytes(b"damaged")
-        assert node._memories.start(1).to_bytes() == TrainerMemory().to_bytes()
+        assert node._memories.start(1).to_bytes() == TrainerState().to_bytes()
 
 
 def test_an_exit_stops_the_commits_and_keeps_the_bond_whole(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from earnest.client.trainer.node import TrainerNode
 from earnest.client.trainer.timesheet import TRAINING
 from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.recipe import CodecChoice, Outer
-from earnest.protocol.verdicts import Role
-from earnest.training.diloco.engine import TrainerMemory, train_round
+from earnest.protocol.run import Role
+from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.overlap import local_start
 from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.training.tasks.task import Batch
@@ -113,7 +113,7 @@ def test_a_round_is_revealed_while_the_next_one_trains(tmp_path: Path) -> None:
         assert task.inside.wait(30), "round 1 is in training"
         assert node.parts.contracts.runs.revealed(world.run, 0, at=world.chain.head()) == 1
         assert due == node.follower.at.time + 1, "it looks again soon"  # type: ignore[union-attr]
-        world.devnet.travel(world.schedule.score_commit(0).start)
+        world.devnet.travel(world.schedule.report_commit(0).start)
         node.step(wait=False)
         assert 1 not in node._work
         finish(node, task)
@@ -174,7 +174,7 @@ def test_a_node_that_is_stopped_in_the_middle_goes_on_from_there(tmp_path: Path)
         standing, samples = again.follower.base(0), again.follower.samples(0)
         assert standing is not None and samples is not None
         local = train_round(
-            Shakespeare(**OPTIONS), EAGER, standing.state, samples.assigned[0], 0, 1, TrainerMemory()
+            Shakespeare(**OPTIONS), EAGER, standing.state, samples.assigned[0], 0, 1, TrainerState()
         )
         saved = again.parts.journal.commitment(world.run, 0, Role.TRAINER)
         assert saved is not None and saved.manifest is not None
@@ -197,7 +197,7 @@ def test_where_the_time_went_is_known(tmp_path: Path) -> None:
 def test_a_void_round_leaves_nothing_that_error_feedback_would_owe(tmp_path: Path) -> None:
     apart = replace(SPARSE, overlap="none")
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=2, recipe=apart) as world:
-        world.play(until=world.schedule.score_commit(0).start)
+        world.play(until=world.schedule.report_commit(0).start)
         silent = world.nodes.pop(V0)  # nobody reports: the round is void
         world.play(until=world.schedule.opens(1) + 1)
         node = world.nodes[T0]

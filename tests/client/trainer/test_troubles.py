@@ -21,7 +21,7 @@ from earnest.client.trainer import node as trainer_module
 from earnest.client.trainer.node import TrainerNode
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.recipe import CodecChoice, Inner
-from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerMemory
+from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerState
 from earnest.training.diloco.state import State
 from tests.client.trainer.test_attesting import at_work, attested_world, keeper, machine
 from tests.client.trainer.test_overlap import gated
@@ -173,7 +173,7 @@ class Raising:
     world: World
     errors: list[BaseException]
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
+    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
         if round == 1 and self.errors:
             raise self.errors.pop(0)
         files = self.world.files[T0]

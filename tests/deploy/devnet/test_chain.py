@@ -9,7 +9,7 @@ from web3 import EthereumTesterProvider, Web3
 from web3.exceptions import ContractLogicError
 
 from earnest.deploy.devnet.chain import GAS_LIMIT, GENESIS_TIME, Devnet, account
-from earnest.deploy.devnet.mempool import MAX_PER_SENDER, Refused
+from earnest.deploy.devnet.mempool import MAX_PER_SENDER, TransactionRejected
 from earnest.deploy.devnet.server import DevnetProvider
 from tests.deploy.chain import (
     ETHER,
@@ -205,7 +205,7 @@ def test_a_replacement_needs_ten_percent_more_and_then_wins():
     devnet = fresh_devnet(automine=False)
     first = devnet.send(signed(trainer, 0, value=1))
     fees = {"maxFeePerGas": 2 * 10**9 * 109 // 100, "maxPriorityFeePerGas": 10**9 * 109 // 100}
-    with pytest.raises(Refused, match="replacement transaction underpriced"):
+    with pytest.raises(TransactionRejected, match="replacement transaction underpriced"):
         devnet.send(signed(trainer, 0, value=7, **fees))
     fees = {"maxFeePerGas": 2 * 10**9 * 110 // 100, "maxPriorityFeePerGas": 10**9 * 110 // 100}
     second = devnet.send(signed(trainer, 0, value=7, **fees))
@@ -218,7 +218,7 @@ def test_a_replacement_needs_ten_percent_more_and_then_wins():
 def test_a_replacement_must_raise_the_tip_too():
     devnet = fresh_devnet(automine=False)
     devnet.send(signed(trainer, 0))
-    with pytest.raises(Refused, match="underpriced"):
+    with pytest.raises(TransactionRejected, match="underpriced"):
         devnet.send(signed(trainer, 0, maxFeePerGas=4 * 10**9))
 
 
@@ -290,10 +290,10 @@ def test_a_bad_transaction_is_refused_in_plain_words(words, sender, nonce, field
 def test_a_used_nonce_and_a_known_transaction_are_told_apart():
     devnet = fresh_devnet()
     devnet.send(signed(trainer, 0))
-    with pytest.raises(Refused, match="nonce too low: next nonce 1, tx nonce 0"):
+    with pytest.raises(TransactionRejected, match="nonce too low: next nonce 1, tx nonce 0"):
         devnet.send(signed(trainer, 0, value=2))
     devnet.send(signed(trainer, 5))
-    with pytest.raises(Refused, match="already known"):
+    with pytest.raises(TransactionRejected, match="already known"):
         devnet.send(signed(trainer, 5))
 
 
@@ -301,7 +301,7 @@ def test_one_sender_cannot_fill_the_pool():
     devnet = fresh_devnet(automine=False)
     for nonce in range(MAX_PER_SENDER):
         devnet.send(signed(trainer, nonce))
-    with pytest.raises(Refused, match="txpool is full"):
+    with pytest.raises(TransactionRejected, match="txpool is full"):
         devnet.send(signed(trainer, MAX_PER_SENDER))
     devnet.send(signed(sponsor, 0))
 
@@ -316,7 +316,7 @@ def test_a_legacy_transaction_is_mined_at_its_gas_price():
 
 @given(st.binary(max_size=200))
 def test_noise_instead_of_a_transaction_is_refused(noise: bytes):
-    with pytest.raises(Refused):
+    with pytest.raises(TransactionRejected):
         NOISE.send(noise)
 
 
@@ -327,7 +327,7 @@ def test_a_transaction_with_a_wrong_byte_is_refused_or_is_somebody_elses(positio
     if raw[position] == byte:
         return
     raw[position] = byte
-    with pytest.raises(Refused):
+    with pytest.raises(TransactionRejected):
         NOISE.send(bytes(raw))
 
 
@@ -387,7 +387,7 @@ def test_an_estimate_covers_the_floor_that_calldata_costs():
     call = {"to": stranger.address, "from": trainer.address, "data": "0x" + "11" * 20_000}
     gas = int(ask(DevnetProvider(devnet), "eth_estimateGas", call), 16)
     assert gas == 21_000 + 40 * 20_000
-    with pytest.raises(Refused, match="intrinsic gas too low"):
+    with pytest.raises(TransactionRejected, match="intrinsic gas too low"):
         devnet.send(signed(trainer, 0, data=call["data"], gas=gas - 1))
     devnet.send(signed(trainer, 0, data=call["data"], gas=gas))
     assert mined_nonces(devnet) == [[0]]

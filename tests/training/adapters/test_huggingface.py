@@ -18,7 +18,7 @@ pytest.importorskip("transformers")
 from earnest.protocol.recipe import Inner, Recipe, Scoring
 from earnest.training.adapters.huggingface import CausalLm, build, check_memory, checked_config, export_model
 from earnest.training.adapters.memmap import TokenFile
-from earnest.training.diloco.engine import TrainerMemory, train_round
+from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import Spec, read_parameters, write_parameters
 from earnest.training.tasks.task import TaskError, load_task
@@ -72,7 +72,7 @@ def test_a_round_trains_and_the_folder_loads_to_the_same_logits(
     inner = Inner(steps=3, batch=4, lr=1e-2)
     recipe = Recipe(PATH, task.pool_size, inner=inner, scoring=Scoring(held_out=2, own=2))
     state = initial_state(task, recipe)
-    local, again = (train_round(task, recipe, state, range(12), 0, 1, TrainerMemory()) for _ in range(2))
+    local, again = (train_round(task, recipe, state, range(12), 0, 1, TrainerState()) for _ in range(2))
     assert local.losses[-1] < local.losses[0]
     for name, value in local.pseudo_gradient.items():
         assert torch.equal(value, again.pseudo_gradient[name])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from earnest.protocol.recipe import Inner, Recipe, Scoring
 from earnest.training.diloco.checkpoint import Checkpoints
-from earnest.training.diloco.engine import CPU, TrainerMemory, train_round
+from earnest.training.diloco.engine import CPU, TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
 from earnest.training.tasks.task import Batch, Task
 
@@ -91,7 +91,7 @@ def train(folder: Path, point: str, step: int, **inner: Any) -> tuple[str, int]:
             die() if task.seen == step else move(source, target)
 
         os.replace = replaced  # type: ignore[assignment]
-    memory = TrainerMemory()
+    memory = TrainerState()
     ids = range(100, 100 + STEPS * 4)
     local = train_round(task, recipe, state, ids, 2, 4, memory, machine=CPU, checkpoints=checkpoints)
     digest = hashlib.sha256(memory.to_bytes())

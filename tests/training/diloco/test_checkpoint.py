@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from earnest.training.diloco.checkpoint import Checkpoints, Progress
-from earnest.training.diloco.engine import CPU, TrainerMemory, TrainingStopped, train_round
+from earnest.training.diloco.engine import CPU, TrainerState, TrainingStopped, train_round
 from tests.training.diloco.killed import STEPS, train
 from tests.training.diloco.test_engine import IDS, RECIPE, STATE, TASK, flat
 
@@ -45,13 +45,13 @@ def test_a_round_that_is_given_up_is_written_down(tmp_path: Path) -> None:
     looks = iter([False, False, True])
     with pytest.raises(TrainingStopped, match="after 2 steps"):
         train_round(
-            *(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory()),
+            *(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState()),
             checkpoints=checkpoints(tmp_path),
             stop=lambda: next(looks),
         )
-    memory = TrainerMemory()
+    memory = TrainerState()
     resumed = train_round(TASK, RECIPE, STATE, IDS, 0, 2, memory, checkpoints=checkpoints(tmp_path))
-    whole, untroubled = TrainerMemory(), train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory())
+    whole, untroubled = TrainerState(), train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState())
     train_round(TASK, RECIPE, STATE, IDS, 0, 2, whole)
     assert torch.equal(flat(resumed.pseudo_gradient), flat(untroubled.pseudo_gradient))
     assert (resumed.losses, resumed.tokens) == (untroubled.losses, untroubled.tokens)
@@ -61,7 +61,7 @@ def test_a_round_that_is_given_up_is_written_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", ["round", "samples", "base", "memory"])
 def test_a_checkpoint_of_something_else_is_not_used(tmp_path: Path, other: str) -> None:
     looks = iter([False, False, True])
-    arguments = {"round": 0, "samples": IDS, "base": STATE, "memory": TrainerMemory()}
+    arguments = {"round": 0, "samples": IDS, "base": STATE, "memory": TrainerState()}
 
     def run(**options: object) -> object:
         state, ids, round, memory = (arguments[k] for k in ("base", "samples", "round", "memory"))
@@ -69,7 +69,7 @@ def test_a_checkpoint_of_something_else_is_not_used(tmp_path: Path, other: str) 
 
     with pytest.raises(TrainingStopped):
         run(checkpoints=checkpoints(tmp_path), stop=lambda: next(looks))
-    trained = TrainerMemory()
+    trained = TrainerState()
     train_round(TASK, RECIPE, STATE, IDS, 0, 2, trained)
     moved = {name: value + 0.01 for name, value in STATE.parameters.items()}
     arguments |= {
@@ -78,8 +78,8 @@ def test_a_checkpoint_of_something_else_is_not_used(tmp_path: Path, other: str) 
         "base": {"base": type(STATE)(moved, STATE.momentum, 1.0)},
         "memory": {"memory": trained},
     }[other]
-    arguments["memory"] = TrainerMemory(dict(arguments["memory"].inner))
-    kept = TrainerMemory(dict(arguments["memory"].inner))
+    arguments["memory"] = TrainerState(dict(arguments["memory"].inner))
+    kept = TrainerState(dict(arguments["memory"].inner))
     resumed = run(checkpoints=checkpoints(tmp_path))
     arguments["memory"] = kept
     assert torch.equal(flat(resumed.pseudo_gradient), flat(run().pseudo_gradient))  # type: ignore[attr-defined]
@@ -131,5 +131,5 @@ def test_checkpoints_come_by_steps_or_by_time(tmp_path: Path) -> None:
 def test_a_full_disk_does_not_end_the_training(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()  # a file cannot take its place
     store = checkpoints(tmp_path, every_steps=1)
-    local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory(), checkpoints=store)
+    local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState(), checkpoints=store)
     assert local.steps == 5

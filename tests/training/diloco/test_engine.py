@@ -11,7 +11,7 @@ import torch
 from earnest.protocol.recipe import Inner, Recipe, Scoring
 from earnest.training.diloco.engine import (
     Machine,
-    TrainerMemory,
+    TrainerState,
     TrainingDiverged,
     step_rates,
     train_round,
@@ -49,30 +49,30 @@ def mean_loss(state: State, ids: range = IDS) -> float:
 
 
 def test_subtracting_the_pseudo_gradient_gives_the_trained_model() -> None:
-    local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory())
+    local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState())
     after = State.start({n: v - local.pseudo_gradient[n] for n, v in STATE.parameters.items()}, 1.0)
     assert mean_loss(after) < mean_loss(STATE) - 0.1
 
 
 def test_the_round_is_counted_as_it_was() -> None:
-    local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory())
+    local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState())
     assert (local.steps, local.tokens, len(local.losses)) == (5, 40 * 16, 5)
     assert local.losses[0] == pytest.approx(mean_loss(STATE, range(100, 108)), abs=1e-5)
 
 
 def test_a_straggler_may_take_fewer_steps() -> None:
-    local = train_round(TASK, RECIPE, STATE, IDS[:20], 0, 2, TrainerMemory())
+    local = train_round(TASK, RECIPE, STATE, IDS[:20], 0, 2, TrainerState())
     assert (local.steps, local.tokens) == (3, 20 * 16)
 
 
 def test_the_base_state_is_left_untouched() -> None:
     before = to_bytes(STATE)
-    train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory())
+    train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState())
     assert to_bytes(STATE) == before
 
 
 def test_same_inputs_same_bits() -> None:
-    memories = TrainerMemory(), TrainerMemory()
+    memories = TrainerState(), TrainerState()
     first, second = (train_round(TASK, RECIPE, STATE, IDS, 0, 2, memory) for memory in memories)
     assert torch.equal(flat(first.pseudo_gradient), flat(second.pseudo_gradient))
     assert memories[0].to_bytes() == memories[1].to_bytes()
@@ -80,17 +80,17 @@ def test_same_inputs_same_bits() -> None:
 
 def test_other_samples_give_another_update() -> None:
     first, second = (
-        train_round(TASK, RECIPE, STATE, ids, 0, 2, TrainerMemory()) for ids in (IDS, range(200, 240))
+        train_round(TASK, RECIPE, STATE, ids, 0, 2, TrainerState()) for ids in (IDS, range(200, 240))
     )
     assert not torch.equal(flat(first.pseudo_gradient), flat(second.pseudo_gradient))
 
 
 def test_the_inner_optimizer_goes_on_where_it_was_also_after_a_restart() -> None:
-    memory = TrainerMemory()
+    memory = TrainerState()
     train_round(TASK, RECIPE, STATE, IDS, 0, 2, memory)
-    restarted = TrainerMemory.from_bytes(memory.to_bytes())
+    restarted = TrainerState.from_bytes(memory.to_bytes())
     went_on, resumed, forgot = (
-        train_round(TASK, RECIPE, STATE, IDS, 1, 2, m) for m in (memory, restarted, TrainerMemory())
+        train_round(TASK, RECIPE, STATE, IDS, 1, 2, m) for m in (memory, restarted, TrainerState())
     )
     assert torch.equal(flat(went_on.pseudo_gradient), flat(resumed.pseudo_gradient))
     assert not torch.equal(flat(went_on.pseudo_gradient), flat(forgot.pseudo_gradient))
@@ -98,23 +98,23 @@ def test_the_inner_optimizer_goes_on_where_it_was_also_after_a_restart() -> None
 
 
 def test_memory_keeps_what_is_the_codecs() -> None:
-    memory = TrainerMemory(codec={f"residual/{name}": value for name, value in STATE.parameters.items()})
-    back = TrainerMemory.from_bytes(memory.to_bytes())
+    memory = TrainerState(codec={f"residual/{name}": value for name, value in STATE.parameters.items()})
+    back = TrainerState.from_bytes(memory.to_bytes())
     assert back.codec.keys() == memory.codec.keys()
     assert all(torch.equal(back.codec[name], value) for name, value in memory.codec.items())
-    assert TrainerMemory.from_bytes(TrainerMemory().to_bytes()) == TrainerMemory()
+    assert TrainerState.from_bytes(TrainerState().to_bytes()) == TrainerState()
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x80\x05\x95" + bytes(40), TrainerMemory().to_bytes() + b"\0"])
+@pytest.mark.parametrize("damage", [b"", b"\x80\x05\x95" + bytes(40), TrainerState().to_bytes() + b"\0"])
 def test_damaged_memory_is_refused(damage: bytes) -> None:
     with pytest.raises(PayloadError):
-        TrainerMemory.from_bytes(damage)
+        TrainerState.from_bytes(damage)
 
 
 def test_divergence_is_an_error_with_a_fix() -> None:
     wild = replace(RECIPE, inner=replace(RECIPE.inner, lr=1e30, clip=0.0))
     with pytest.raises(TrainingDiverged, match="lower the recipe's inner learning rate"):
-        train_round(TASK, wild, STATE, IDS, 0, 2, TrainerMemory())
+        train_round(TASK, wild, STATE, IDS, 0, 2, TrainerState())
 
 
 def test_rates_follow_the_schedule_over_the_whole_run() -> None:
@@ -129,7 +129,7 @@ def test_rates_follow_the_schedule_over_the_whole_run() -> None:
 
 def test_later_rounds_continue_the_schedule() -> None:
     cosine = replace(RECIPE, inner=replace(RECIPE.inner, lr_schedule="cosine"))
-    first, last = (train_round(TASK, cosine, STATE, IDS, r, 10, TrainerMemory()) for r in (0, 9))
+    first, last = (train_round(TASK, cosine, STATE, IDS, r, 10, TrainerState()) for r in (0, 9))
     sizes = [flat(local.pseudo_gradient).norm().item() for local in (first, last)]
     assert sizes[1] < sizes[0] / 3
 
@@ -144,11 +144,11 @@ def test_a_round_of_fewer_steps_ends_where_the_others_end() -> None:
 
 def test_a_late_joiner_trains_at_the_rate_of_its_round() -> None:
     cosine = replace(RECIPE, inner=replace(RECIPE.inner, lr_schedule="cosine", optimizer="muon"))
-    veteran = TrainerMemory()
+    veteran = TrainerState()
     train_round(TASK, cosine, STATE, IDS, 0, 10, veteran)
     assert not [name for name in veteran.inner if "lr" in name], "no rate is carried along"
-    joiner = train_round(TASK, cosine, STATE, IDS, 9, 10, TrainerMemory())
-    first = train_round(TASK, cosine, STATE, IDS, 0, 10, TrainerMemory())
+    joiner = train_round(TASK, cosine, STATE, IDS, 9, 10, TrainerState())
+    first = train_round(TASK, cosine, STATE, IDS, 0, 10, TrainerState())
     assert flat(joiner.pseudo_gradient).norm() < flat(first.pseudo_gradient).norm() / 3
 
 
@@ -158,17 +158,17 @@ def test_whatever_weights_a_new_model_has_training_starts_from_the_state() -> No
             return super().build_model(seed + 1)
 
     same, other = (
-        train_round(task, RECIPE, STATE, IDS, 0, 2, TrainerMemory()) for task in (TASK, Careless(**OPTIONS))
+        train_round(task, RECIPE, STATE, IDS, 0, 2, TrainerState()) for task in (TASK, Careless(**OPTIONS))
     )
     assert torch.equal(flat(same.pseudo_gradient), flat(other.pseudo_gradient))
 
 
 def test_who_is_late_ends_with_the_steps_it_has() -> None:
     looks = iter([False, True])
-    local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory(), late=lambda: next(looks))
-    whole = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory())
+    local = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState(), late=lambda: next(looks))
+    whole = train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState())
     assert (local.steps, local.losses) == (2, whole.losses[:2])
-    assert train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory(), late=lambda: True).steps == 1
+    assert train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState(), late=lambda: True).steps == 1
 
 
 def test_private_batches_take_the_place_of_what_was_assigned() -> None:
@@ -178,8 +178,8 @@ def test_private_batches_take_the_place_of_what_was_assigned() -> None:
         def batches(self, round: int, steps: int, batch: int) -> Iterator[Batch]:
             return TASK.batches("train", 0, range(1_000 * round, 1_000 * round + steps * batch), batch)
 
-    private = train_round(TASK, RECIPE, STATE, IDS, 1, 2, TrainerMemory(), private=Own())
-    same = train_round(TASK, RECIPE, STATE, range(1_000, 1_040), 1, 2, TrainerMemory())
+    private = train_round(TASK, RECIPE, STATE, IDS, 1, 2, TrainerState(), private=Own())
+    same = train_round(TASK, RECIPE, STATE, range(1_000, 1_040), 1, 2, TrainerState())
     assert torch.equal(flat(private.pseudo_gradient), flat(same.pseudo_gradient))
     assert private.tokens == 40 * 16
 
@@ -192,15 +192,15 @@ def test_data_that_gives_nothing_is_an_error() -> None:
             return iter(())
 
     with pytest.raises(TaskError, match="no batch in round 0"):
-        train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerMemory(), private=Empty())
+        train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState(), private=Empty())
 
 
 def test_rounds_side_by_side_give_the_bits_of_rounds_alone() -> None:
-    alone = [train_round(TASK, RECIPE, STATE, ids, 0, 2, TrainerMemory()) for ids in (IDS, range(200, 240))]
+    alone = [train_round(TASK, RECIPE, STATE, ids, 0, 2, TrainerState()) for ids in (IDS, range(200, 240))]
     with ThreadPoolExecutor(2) as pool:
         together = list(
             pool.map(
-                lambda ids: train_round(TASK, RECIPE, STATE, ids, 0, 2, TrainerMemory()),
+                lambda ids: train_round(TASK, RECIPE, STATE, ids, 0, 2, TrainerState()),
                 (IDS, range(200, 240)),
             )
         )
@@ -209,9 +209,9 @@ def test_rounds_side_by_side_give_the_bits_of_rounds_alone() -> None:
 
 
 def test_the_caller_chooses_the_threads() -> None:
-    train_round(TASK, RECIPE, STATE, IDS[:8], 0, 2, TrainerMemory(), machine=Machine("cpu", threads=2))
+    train_round(TASK, RECIPE, STATE, IDS[:8], 0, 2, TrainerState(), machine=Machine("cpu", threads=2))
     assert torch.get_num_threads() == 2
-    train_round(TASK, RECIPE, STATE, IDS[:8], 0, 2, TrainerMemory())
+    train_round(TASK, RECIPE, STATE, IDS[:8], 0, 2, TrainerState())
     assert torch.get_num_threads() == 1
 
 

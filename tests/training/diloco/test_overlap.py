@@ -9,7 +9,7 @@ import torch
 
 from earnest.protocol.recipe import CodecChoice, Outer
 from earnest.training.codecs import Update, make_codec
-from earnest.training.diloco.engine import TrainerMemory, train_round
+from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.overlap import local_start
 from earnest.training.diloco.state import State, spec, to_bytes
@@ -20,7 +20,7 @@ BASE = replace(STATE, clip_norm=100.0)
 
 
 def pending(scale: float = 1.0) -> Update:
-    local = train_round(TASK, EAGER, BASE, IDS, 0, 4, TrainerMemory())
+    local = train_round(TASK, EAGER, BASE, IDS, 0, 4, TrainerState())
     gradient = {name: value * scale for name, value in local.pseudo_gradient.items()}
     return make_codec(CodecChoice(), spec(BASE)).encode(gradient).update
 
@@ -60,7 +60,7 @@ def test_a_preview_goes_no_farther_than_the_clip_norm_lets_the_round() -> None:
 
 def test_an_update_is_what_the_steps_did_and_not_the_preview() -> None:
     preview = local_start(EAGER, BASE, pending())
-    local = train_round(TASK, EAGER, preview, range(200, 240), 1, 4, TrainerMemory())
+    local = train_round(TASK, EAGER, preview, range(200, 240), 1, 4, TrainerState())
     after = {name: value - local.pseudo_gradient[name] for name, value in preview.parameters.items()}
     trained = State(after, preview.momentum, preview.clip_norm)
     assert mean_loss(trained, range(200, 240)) < mean_loss(preview, range(200, 240)) - 0.05

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from earnest.training.diloco.engine import CPU, Machine, TrainerMemory, TrainingDiverged, train_round
+from earnest.training.diloco.engine import CPU, Machine, TrainerState, TrainingDiverged, train_round
 from earnest.training.diloco.precision import DeviceError, Precision, choose_device
 from tests.training.diloco.test_engine import IDS, RECIPE, STATE, TASK, flat
 
@@ -17,7 +17,7 @@ HERE = torch.device("cpu")
 
 def trained(precision: str = "fp32", machine: Machine = CPU, **inner: object) -> torch.Tensor:
     recipe = replace(RECIPE, inner=replace(RECIPE.inner, precision=precision, **inner))
-    local = train_round(TASK, recipe, STATE, IDS, 0, 2, TrainerMemory(), machine=machine)
+    local = train_round(TASK, recipe, STATE, IDS, 0, 2, TrainerState(), machine=machine)
     return flat(local.pseudo_gradient)
 
 
@@ -99,4 +99,4 @@ def test_a_gradient_that_is_not_finite_ends_the_round_at_once() -> None:
     for clip in (1.0, 0.0):
         recipe = replace(RECIPE, inner=replace(RECIPE.inner, clip=clip, steps=1))
         with pytest.raises(TrainingDiverged, match="is not finite"):
-            train_round(task, recipe, STATE, IDS[:8], 0, 2, TrainerMemory())
+            train_round(task, recipe, STATE, IDS[:8], 0, 2, TrainerState())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from earnest.protocol.recipe import Inner, Recipe, Scoring
-from earnest.training.diloco.engine import CPU, LocalRound, LocalTrainer, SingleProcess, TrainerMemory
+from earnest.training.diloco.engine import CPU, LocalRound, LocalTrainer, SingleProcess, TrainerState
 from earnest.training.diloco.state import Parameters, Spec, State, read_parameters
 from earnest.training.tasks.task import Task, load_task
 
@@ -58,9 +58,9 @@ def alone(recipe: Recipe, micro_batch: int = 0) -> SingleProcess:
 
 def two_rounds(
     trainer: LocalTrainer, state: State, ids: Sequence[int] = IDS
-) -> tuple[LocalRound, TrainerMemory]:
+) -> tuple[LocalRound, TrainerState]:
     """The second round, after a first whose inner optimizer it goes on with."""
-    memory = TrainerMemory()
+    memory = TrainerState()
     trainer.train(state, ids, 0, memory)
     return trainer.train(state, ids, 1, memory), memory
 
@@ -79,5 +79,5 @@ def same_bits(found: LocalRound, wanted: LocalRound) -> bool:
     return torch.equal(flat(found.pseudo_gradient), flat(wanted.pseudo_gradient))
 
 
-def same_memory(found: TrainerMemory, wanted: TrainerMemory) -> bool:
+def same_memory(found: TrainerState, wanted: TrainerState) -> bool:
     return found.to_bytes() == wanted.to_bytes()

@@ -8,7 +8,7 @@ from threading import Timer
 
 import pytest
 
-from earnest.training.diloco.engine import TrainerMemory, TrainingStopped
+from earnest.training.diloco.engine import TrainerState, TrainingStopped
 from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes, WorkersFailed
 from earnest.training.parallel.worker import main
 from tests.training.parallel.rounds import ROUNDS, same_bits, same_memory, shakespeare, start, two_rounds
@@ -41,16 +41,16 @@ def test_a_process_killed_in_the_middle_of_a_round_costs_the_round_and_nothing_e
     wanted, kept = two_rounds(trainer, start(RECIPE), MANY)
     layouts = [Layout.parse(layout) for layout in ("dp2", "fsdp2")]
     others = [ParallelTrainer(RECIPE, ROUNDS, layout, trainer.processes) for layout in layouts]
-    before_others = [other.train(start(RECIPE), MANY[:40], 0, TrainerMemory()) for other in others]
+    before_others = [other.train(start(RECIPE), MANY[:40], 0, TrainerState()) for other in others]
     victims = trainer.processes.pids
-    memory = TrainerMemory()
+    memory = TrainerState()
     trainer.train(start(RECIPE), MANY, 0, memory)
     before = memory.to_bytes()
     Timer(0.2, os.kill, (victims[1], signal.SIGKILL)).start()
     began = time.monotonic()
     with pytest.raises(WorkersFailed, match=r"process 1 ended with code -9") as caught:
         for _ in range(50):
-            trainer.train(start(RECIPE), MANY, 1, TrainerMemory.from_bytes(before))
+            trainer.train(start(RECIPE), MANY, 1, TrainerState.from_bytes(before))
     assert time.monotonic() - began < 60
     assert "next round" in caught.value.fix
     assert memory.to_bytes() == before
@@ -60,16 +60,16 @@ def test_a_process_killed_in_the_middle_of_a_round_costs_the_round_and_nothing_e
     assert same_memory(memory, kept)
     assert not set(trainer.processes.pids) & set(victims)
     for other, earlier in zip(others, before_others, strict=True):
-        assert same_bits(other.train(start(RECIPE), MANY[:40], 0, TrainerMemory()), earlier)
+        assert same_bits(other.train(start(RECIPE), MANY[:40], 0, TrainerState()), earlier)
 
 
 def test_a_process_that_is_stuck_is_noticed_and_ended(trainer: ParallelTrainer) -> None:
-    trainer.train(start(RECIPE), MANY[:8], 0, TrainerMemory())
+    trainer.train(start(RECIPE), MANY[:8], 0, TrainerState())
     stuck = trainer.processes.pids
     os.kill(stuck[1], signal.SIGSTOP)
     began = time.monotonic()
     with pytest.raises(WorkersFailed):
-        trainer.train(start(RECIPE), MANY, 0, TrainerMemory())
+        trainer.train(start(RECIPE), MANY, 0, TrainerState())
     assert time.monotonic() - began < TIMEOUT_S + 30
     assert not any(alive(pid) for pid in stuck)
 

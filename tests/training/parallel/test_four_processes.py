@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from earnest.protocol.recipe import Recipe
-from earnest.training.diloco.engine import TrainerMemory
+from earnest.training.diloco.engine import TrainerState
 from earnest.training.diloco.outer import outer_step
 from earnest.training.diloco.state import to_bytes
 from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes
@@ -69,6 +69,6 @@ def test_outer_steps_by_stage_are_the_whole_outer_step_bit_for_bit(processes: Pr
     recipe = shakespeare()
     for layout in ("pp4", "pp2-dp2"):
         parallel, state = trainer(processes, recipe, layout), start(recipe)
-        gradient = parallel.train(state, IDS, 0, TrainerMemory()).pseudo_gradient
+        gradient = parallel.train(state, IDS, 0, TrainerState()).pseudo_gradient
         parallel.advance(gradient, 0.7, 0.9)
         assert to_bytes(parallel.state()) == to_bytes(outer_step(state, gradient, 0.7, 0.9))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from earnest.protocol.verdicts import Verdict
-from earnest.training.diloco.engine import LocalRound, LocalTrainer, TrainerMemory
+from earnest.training.diloco.engine import LocalRound, LocalTrainer, TrainerState
 from earnest.training.diloco.state import State
 from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes
 from tests.client.world import OPTIONS, make_world, tiny_recipe
@@ -30,7 +30,7 @@ class Unlucky:
         self.parallel.during(stop, late)
         return self
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerMemory) -> LocalRound:
+    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
         if round == 1 and not self.killed:
             self.killed = True
             os.kill(self.parallel.processes.pids[0], signal.SIGKILL)

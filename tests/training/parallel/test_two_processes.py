@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from earnest.protocol.recipe import Privacy, Recipe
-from earnest.training.diloco.engine import TrainerMemory, TrainingDiverged, TrainingStopped
+from earnest.training.diloco.engine import TrainerState, TrainingDiverged, TrainingStopped
 from earnest.training.diloco.outer import outer_step
 from earnest.training.diloco.state import State, to_bytes
 from earnest.training.parallel import Hosts, Layout, LayoutError, ParallelTrainer, Processes
@@ -136,7 +136,7 @@ def test_a_batch_that_does_not_divide_is_still_the_mean_over_its_samples(
 def test_outer_steps_by_stage_are_the_whole_outer_step_bit_for_bit(processes: Processes, layout: str) -> None:
     recipe = shakespeare()
     parallel = trainer(processes, recipe, layout)
-    state, memory = start(recipe), TrainerMemory()
+    state, memory = start(recipe), TrainerState()
     for round in range(2):
         gradient = parallel.train(state, IDS, round, memory).pseudo_gradient
         parallel.advance(gradient, 0.7, 0.9)
@@ -149,7 +149,7 @@ def test_stages_that_took_the_outer_step_themselves_are_sent_nothing(
 ) -> None:
     recipe = shakespeare()
     parallel, state = trainer(processes, recipe, "pp2"), start(recipe)
-    gradient = parallel.train(state, IDS, 0, TrainerMemory()).pseudo_gradient
+    gradient = parallel.train(state, IDS, 0, TrainerState()).pseudo_gradient
     parallel.advance(gradient, 0.7, 0.9)
     state, sent, ask = outer_step(state, gradient, 0.7, 0.9), [], processes.ask
 
@@ -158,24 +158,24 @@ def test_stages_that_took_the_outer_step_themselves_are_sent_nothing(
         return ask(command, tensors, *rest)
 
     monkeypatch.setattr(processes, "ask", watched)
-    found = parallel.train(state, IDS, 1, TrainerMemory())
+    found = parallel.train(state, IDS, 1, TrainerState())
     assert sent == []
     other = State(state.parameters | {"norm.weight": state.momentum["norm.weight"]}, state.momentum, 1.0)
-    parallel.train(other, IDS, 1, TrainerMemory())
+    parallel.train(other, IDS, 1, TrainerState())
     assert sent == ["norm.weight/parameter", "norm.weight/momentum"]
-    assert same_bits(found, alone(recipe).train(state, IDS, 1, TrainerMemory()))
+    assert same_bits(found, alone(recipe).train(state, IDS, 1, TrainerState()))
 
 
 def test_what_a_layout_leaves_behind_another_goes_on_with(processes: Processes) -> None:
     """Optimizer state is whole and by parameter: it does not know how many processes it came from."""
     recipe = shakespeare()
-    memory, wanted = TrainerMemory(), two_rounds(alone(recipe), start(recipe))[0]
+    memory, wanted = TrainerState(), two_rounds(alone(recipe), start(recipe))[0]
     trainer(processes, recipe, "pp2").train(start(recipe), IDS, 0, memory)
-    restored = TrainerMemory.from_bytes(memory.to_bytes())
+    restored = TrainerState.from_bytes(memory.to_bytes())
     found = alone(recipe).train(start(recipe), IDS, 1, restored)
     assert same_bits(found, wanted)
     sharded = trainer(processes, recipe, "fsdp2").train(
-        start(recipe), IDS, 1, TrainerMemory.from_bytes(memory.to_bytes())
+        start(recipe), IDS, 1, TrainerState.from_bytes(memory.to_bytes())
     )
     assert relative(sharded, wanted) < ROUNDING
 
@@ -188,7 +188,7 @@ def test_divergence_is_found_by_all_and_ends_nobody(processes: Processes, layout
     recipe = shakespeare(lr=1e30, clip=0.0, lr_schedule="constant", lr_warmup_steps=0)
     pids = processes.pids
     with pytest.raises(TrainingDiverged, match="lower the recipe's inner learning rate"):
-        trainer(processes, recipe, layout).train(start(recipe), IDS, 0, TrainerMemory())
+        trainer(processes, recipe, layout).train(start(recipe), IDS, 0, TrainerState())
     assert processes.pids == pids
 
 
@@ -205,13 +205,13 @@ def test_what_a_layout_cannot_do_is_refused(
 ) -> None:
     recipe = shakespeare(**inner)
     with pytest.raises(LayoutError, match=cause):
-        trainer(processes, recipe, layout).train(start(recipe), IDS, 0, TrainerMemory())
+        trainer(processes, recipe, layout).train(start(recipe), IDS, 0, TrainerState())
 
 
 def test_a_task_that_the_processes_cannot_load_is_named(processes: Processes) -> None:
     recipe = replace(shakespeare(), task="no_such_package.tasks:Mine")
     with pytest.raises(TaskError, match="cannot be imported"):
-        trainer(processes, recipe, "pp2").train(start(shakespeare()), IDS, 0, TrainerMemory())
+        trainer(processes, recipe, "pp2").train(start(shakespeare()), IDS, 0, TrainerState())
 
 
 def test_private_data_stays_in_one_process() -> None:
@@ -224,12 +224,12 @@ def test_a_round_that_is_late_ends_with_the_steps_that_it_has(processes: Process
     recipe = shakespeare(steps=400)
     many = range(400 * 8)
     parallel = trainer(processes, recipe, "pp2").during(lambda: False, lambda: True)
-    found = parallel.train(start(recipe), many, 0, TrainerMemory())
+    found = parallel.train(start(recipe), many, 0, TrainerState())
     assert 1 <= found.steps < 400
     assert found.tokens == found.steps * 8 * 16
-    single = [parallel.train(start(recipe), many[:8], 0, TrainerMemory()) for _ in range(2)]
+    single = [parallel.train(start(recipe), many[:8], 0, TrainerState()) for _ in range(2)]
     assert [round.steps for round in single] == [1, 1], "a hurry that comes too late hurries nobody"
-    again = parallel.during(lambda: False, lambda: False).train(start(recipe), many[:16], 0, TrainerMemory())
+    again = parallel.during(lambda: False, lambda: False).train(start(recipe), many[:16], 0, TrainerState())
     assert again.steps == 2
 
 
@@ -241,7 +241,7 @@ def test_a_round_that_is_no_longer_wanted_is_given_up_between_two_steps(processe
         return len(asked) == 2
 
     parallel = ParallelTrainer(recipe, ROUNDS, Layout(stages=2), processes, stop=stop)
-    memory = TrainerMemory()
+    memory = TrainerState()
     with pytest.raises(TrainingStopped):
         parallel.train(start(recipe), IDS, 0, memory)
     assert len(asked) == 2

@@ -10,7 +10,7 @@ from earnest.base.errors import StorageError
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.training.codecs import uncounted
-from earnest.training.diloco.engine import TrainerMemory
+from earnest.training.diloco.engine import TrainerState
 from earnest.training.diloco.tensorfile import PayloadError
 
 log = structlog.get_logger()
@@ -21,7 +21,7 @@ MEMORY_ROUNDS = 8
 """Rounds that a trainer may miss before it starts with a fresh inner optimizer."""
 
 
-class Memories:
+class TrainerStates:
     """One trainer's memories of one run: by round, the one it started from and the one it ended with.
 
     `feedback` is the codec's error feedback; `decided(round)` the last round whose outcome is known when `round` is
@@ -40,20 +40,20 @@ class Memories:
         self._run, self._journal, self._private = run, journal, private
         self._feedback, self._decided, self._counted = feedback, decided, counted
 
-    def start(self, round: int) -> TrainerMemory:
+    def start(self, round: int) -> TrainerState:
         """What `round` starts with: what the last round it worked in left, without what came to nothing.
 
         A memory that is lost costs the inner optimizer's state and what error feedback owes: training starts afresh.
         """
         worked = self._worked(round)
-        memory = (self._read(worked[0], "memory") if worked else None) or TrainerMemory()
+        memory = (self._read(worked[0], "memory") if worked else None) or TrainerState()
         if self._feedback:
             self._take_back(memory, round, worked)
             self._write(round, "start", memory.to_bytes())
         return memory
 
     def end(self, round: int, memory: bytes) -> None:
-        """Writes down what `round` ended with: TrainerMemory's bytes. What no later round asks for is removed."""
+        """Writes down what `round` ended with: TrainerState's bytes. What no later round asks for is removed."""
         self._write(round, "memory", memory)
         self._forget(round - MEMORY_ROUNDS)
 
@@ -77,7 +77,7 @@ class Memories:
         earlier = range(round - 1, max(-1, round - 1 - MEMORY_ROUNDS), -1)
         return [r for r in earlier if self._journal.get(self._key(r, "memory"))]
 
-    def _take_back(self, memory: TrainerMemory, round: int, worked: list[int]) -> None:
+    def _take_back(self, memory: TrainerState, round: int, worked: list[int]) -> None:
         """Undoes in the error feedback what the rounds that have been decided since the last start did in vain.
 
         With overlap off that is the last round worked in. With overlap on its outcome may still be open, and that of
@@ -98,10 +98,10 @@ class Memories:
     def _key(self, round: int, which: str) -> str:
         return f"{self._run}/{which}/{round}"
 
-    def _read(self, round: int, which: str) -> TrainerMemory | None:
+    def _read(self, round: int, which: str) -> TrainerState | None:
         root = self._journal.get(self._key(round, which))
         try:
-            return TrainerMemory.from_bytes(self._private.get(root, MAX_MEMORY_BYTES)) if root else None
+            return TrainerState.from_bytes(self._private.get(root, MAX_MEMORY_BYTES)) if root else None
         except (StorageError, PayloadError) as error:
             log.error("optimizer state lost", round=round, cause=str(error))
             return None

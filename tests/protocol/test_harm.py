@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earnest.protocol.evidence import ONS_STEP, EProcess, EvidenceTerms, HarmTest, threshold
+from earnest.protocol.harm import ONS_STEP, EProcess, HarmTerms, HarmTest, threshold
 
-TERMS = EvidenceTerms()
-UNCAPPED = EvidenceTerms(round_cap=inf)
+TERMS = HarmTerms()
+UNCAPPED = HarmTerms(round_cap=inf)
 gains = st.lists(st.floats(-3, 3), max_size=60)
 
 
@@ -73,7 +73,7 @@ def test_bets_grow_to_half_of_what_a_sequence_can_cost():
 
 
 def test_extreme_terms_are_allowed():
-    EvidenceTerms(delta=0.0, round_cap=1.0, restart_rounds=1)
+    HarmTerms(delta=0.0, round_cap=1.0, restart_rounds=1)
 
 
 def test_gains_are_clipped():
@@ -157,4 +157,4 @@ def test_both_processes_restart_after_a_verdict():
 )
 def test_terms_that_make_no_test_are_refused(terms):
     with pytest.raises(ValueError, match="evidence needs"):
-        EvidenceTerms(**terms)
+        HarmTerms(**terms)

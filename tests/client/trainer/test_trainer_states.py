@@ -10,18 +10,18 @@ import torch
 
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
-from earnest.client.trainer.memories import MEMORY_ROUNDS, Memories
-from earnest.training.diloco.engine import TrainerMemory
+from earnest.client.trainer.trainer_states import MEMORY_ROUNDS, TrainerStates
+from earnest.training.diloco.engine import TrainerState
 
 FEEDBACK = 0.5
 
 
-def memory(residual: float, inner: float = 0.0) -> TrainerMemory:
+def memory(residual: float, inner: float = 0.0) -> TrainerState:
     codec = {"residual/w": torch.tensor([residual]), "history": torch.tensor([3.0])}
-    return TrainerMemory({"w/exp_avg": torch.tensor([inner])}, codec)
+    return TrainerState({"w/exp_avg": torch.tensor([inner])}, codec)
 
 
-def residual(found: TrainerMemory) -> float | None:
+def residual(found: TrainerState) -> float | None:
     return found.codec["residual/w"].item() if "residual/w" in found.codec else None
 
 
@@ -32,7 +32,7 @@ class Trainer:
         self, journal: Journal, store: ObjectStore, decided: Callable[[int], int], vain: set[int]
     ) -> None:
         counted = lambda round: round not in vain  # noqa: E731
-        self.memories = Memories(1, journal, store, FEEDBACK, decided, counted)
+        self.memories = TrainerStates(1, journal, store, FEEDBACK, decided, counted)
 
     def work(self, round: int) -> None:
         start = self.memories.start(round)
@@ -114,7 +114,7 @@ def test_who_was_away_for_long_starts_afresh(make: Callable[..., Trainer]) -> No
     trainer = make(apart)
     trainer.work(0)
     assert trainer.memories.start(MEMORY_ROUNDS).codec
-    assert trainer.memories.start(MEMORY_ROUNDS + 1) == TrainerMemory()
+    assert trainer.memories.start(MEMORY_ROUNDS + 1) == TrainerState()
 
 
 def test_a_long_run_keeps_no_more_memories_than_it_may_ask_for(
@@ -127,7 +127,7 @@ def test_a_long_run_keeps_no_more_memories_than_it_may_ask_for(
             trainer.work(round)
         sizes.append(len(list((tmp_path / "private").iterdir())))
     assert max(sizes[20:]) <= 2 * (MEMORY_ROUNDS + 2)
-    assert trainer.memories.start(40).to_bytes() != TrainerMemory().to_bytes()
+    assert trainer.memories.start(40).to_bytes() != TrainerState().to_bytes()
     for round in range(40 - MEMORY_ROUNDS, 40):
         assert trainer.memories._read(round, "memory") is not None
         assert trainer.memories._read(round, "start") is not None

@@ -15,7 +15,7 @@ from typing import TextIO
 
 
 @dataclass(frozen=True)
-class World:
+class Environment:
     """What a command may touch of the machine. Tests pass their own."""
 
     clock: Callable[[], float] = time.time

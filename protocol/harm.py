@@ -50,7 +50,7 @@ ONS_STEP = 2 / (2 - log(3))
 
 
 @dataclass(frozen=True)
-class EvidenceTerms:
+class HarmTerms:
     """A recipe's parameters of the test; gains are in nats per byte."""
 
     bound: float = 0.2
@@ -80,7 +80,7 @@ class EvidenceTerms:
         return 1 / (2 * (self.bound + self.delta))
 
 
-def threshold(terms: EvidenceTerms, rounds: int, trainer_limit: int) -> float:
+def threshold(terms: HarmTerms, rounds: int, trainer_limit: int) -> float:
     """1 / alpha', which both processes must exceed."""
     return trainer_limit / (terms.alpha * min(1.0, terms.restart_rounds / rounds))
 
@@ -96,7 +96,7 @@ class EProcess:
     curvature: float = 1.0
     """A"""
 
-    def update_round(self, gains: Iterable[float], terms: EvidenceTerms) -> "EProcess":
+    def update_round(self, gains: Iterable[float], terms: HarmTerms) -> "EProcess":
         """The process after one round's gains (nats per byte, in draw order).
 
         The bettor learns from every sequence; the round's factor is capped. Raises ValueError on NaN: a
@@ -124,7 +124,7 @@ class HarmTest:
     window: int = 0
 
     def update_round(
-        self, round: int, held_out: Iterable[float], own: Iterable[float], terms: EvidenceTerms
+        self, round: int, held_out: Iterable[float], own: Iterable[float], terms: HarmTerms
     ) -> "HarmTest":
         """The test after one round's gains on held-out and on the trainer's own sequences.
 
