@@ -38,7 +38,7 @@ Tokens = str | int
 """An amount of the token; a fraction is written as text, since TOML's own would be rounded."""
 
 
-Verification = Literal["incentive", "attested", "accepted"]
+Verification = Literal["incentive", "attested", "optional"]
 LEVELS = {"incentive": Level.INCENTIVE, "attested": Level.ATTESTED, "optional": Level.OPTIONAL}
 """What the file calls the levels: attestations not taken, required, or taken and shown."""
 
