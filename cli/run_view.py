@@ -113,15 +113,15 @@ def seats(session: Session, record: RunRecord, role: Role, now: int) -> list[dic
     following = record.params.schedule().next_round(now)
     found: list[dict[str, Any]] = []
     for index, seat in sorted(record.seats[role].items()):
-        owner = seat.owner.latest()
+        owner = seat.owner.latest
         barred = record.barred.get(owner or "", 0)
         found.append(
             {
                 "seat": index,
                 "account": owner,
-                "operator": seat.operator.latest(),
+                "operator": seat.operator.latest,
                 "from_round": seat.tenure_start(MAX_ROUNDS),
-                **session.amounts("stake", seat.stake.latest() or 0),
+                **session.amounts("stake", seat.stake.latest or 0),
                 "uri": seat.uri,
                 "barred_until_round": barred if barred > following else None,
             }

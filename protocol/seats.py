@@ -5,10 +5,8 @@ can be asked about any. Whoever calls comes first, block time last; refusals are
 Admission proofs and the vault's live bonds are passed in.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from earnest.protocol.constants import (
     ACTIVE_ROUNDS,
@@ -21,29 +19,7 @@ from earnest.protocol.constants import (
 )
 from earnest.protocol.require import require
 from earnest.protocol.run import Role, RunParams
-
-T = TypeVar("T")
-
-
-@dataclass
-class Steps(Generic[T]):
-    """A value that changes from a round on: `at(r)` is what the last `set` at or before r said."""
-
-    first: T
-    rounds: list[int] = field(default_factory=list[int])
-    values: list[T] = field(default_factory=list)
-
-    def set(self, round: int, value: T) -> None:
-        """Rounds must not fall; setting a round again replaces its value."""
-        if self.rounds and self.rounds[-1] == round:
-            self.values[-1] = value
-        else:
-            self.rounds.append(round)
-            self.values.append(value)
-
-    def at(self, round: int) -> T:
-        i = bisect_right(self.rounds, round)
-        return self.values[i - 1] if i else self.first
+from earnest.protocol.timeline import Timeline
 
 
 @dataclass
@@ -52,7 +28,7 @@ class Tenure:
 
     owner: str
     from_round: int
-    operators: Steps[str]
+    operators: Timeline[str]
     barred_until: int = 0
     """Commits are refused in rounds below this."""
 
@@ -69,7 +45,7 @@ class SeatHistory:
     """Everything that ever happened to one seat."""
 
     tenures: list[Tenure] = field(default_factory=list[Tenure])
-    stakes: Steps[int] = field(default_factory=lambda: Steps(0))
+    stakes: Timeline[int] = field(default_factory=lambda: Timeline(0))
     commitments: set[int] = field(default_factory=set[int])
     """Rounds for which the seat committed (an update, or a report)."""
 
@@ -273,7 +249,7 @@ class SeatsModel:
         else:
             del self.members[seats[seat].tenures[-1].owner]
         barred = self.barred.get(account, 0)
-        seats[seat].tenures.append(Tenure(account, following, Steps(operator), barred))
+        seats[seat].tenures.append(Tenure(account, following, Timeline(operator), barred))
         seats[seat].stakes.set(following, stake)
         self.members[account] = role, seat
 
@@ -298,7 +274,7 @@ class SeatsModel:
         require(all(self._newest_stake(i) >= bond for i in others), "runs: not the smallest bond")
 
     def _newest_stake(self, seat: int) -> int:
-        return self.trainers[seat].stakes.values[-1]
+        return self.trainers[seat].stakes.latest
 
     def _silent(self, record: SeatHistory, tenure: Tenure, current: int) -> bool:
         """No commitment in the last eight rounds, and neither joined nor asked back in them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from earnest.protocol.attestation import key_entry
 from earnest.protocol.consensus import Ballot, Settled, settle
@@ -17,56 +17,28 @@ from earnest.protocol.manifest import Manifest
 from earnest.protocol.penalties import BARRING
 from earnest.protocol.report import Report, read_report
 from earnest.protocol.run import Role, RunParams
-
-T = TypeVar("T")
-
-
-class Timeline(Generic[T]):
-    """A value that changes from given rounds on."""
-
-    def __init__(self) -> None:
-        self._changes: list[tuple[int, T]] = []
-
-    def set(self, from_round: int, value: T) -> None:
-        """From `from_round` on the value is `value`; a later call for the same round wins."""
-        self._changes = [change for change in self._changes if change[0] < from_round]
-        self._changes.append((from_round, value))
-
-    def at(self, round: int) -> T | None:
-        """The value that counts in `round`, None before the first change."""
-        found: T | None = None
-        for from_round, value in self._changes:
-            if from_round > round:
-                break
-            found = value
-        return found
-
-    def latest(self) -> T | None:
-        return self._changes[-1][1] if self._changes else None
-
-    def changes(self) -> list[tuple[int, T]]:
-        return list(self._changes)
+from earnest.protocol.timeline import Timeline
 
 
 @dataclass
 class SeatRecord:
     """One seat's history: owner, operator and stake by round, and where its objects are served."""
 
-    owner: Timeline[str] = field(default_factory=Timeline)
-    operator: Timeline[str] = field(default_factory=Timeline)
-    stake: Timeline[int] = field(default_factory=Timeline)
-    asked_back: Timeline[int] = field(default_factory=Timeline)
-    uris: Timeline[str] = field(default_factory=Timeline)
+    owner: Timeline[str | None] = field(default_factory=lambda: Timeline(None))
+    operator: Timeline[str | None] = field(default_factory=lambda: Timeline(None))
+    stake: Timeline[int | None] = field(default_factory=lambda: Timeline(None))
+    asked_back: Timeline[int | None] = field(default_factory=lambda: Timeline(None))
+    uris: Timeline[str | None] = field(default_factory=lambda: Timeline(None))
     """By tenure: who takes a seat over does not redirect who looks for the earlier owner's payloads."""
 
     @property
     def uri(self) -> str:
         """Where the newest owner's objects are."""
-        return self.uris.latest() or ""
+        return self.uris.latest or ""
 
     def tenure_start(self, round: int) -> int | None:
         """The first round of the tenure that holds the seat in `round`."""
-        starts = [start for start, _ in self.owner.changes() if start <= round]
+        starts = [start for start, _ in self.owner.changes if start <= round]
         return starts[-1] if starts else None
 
 
@@ -230,7 +202,7 @@ class RunRecord:
 
     def _uri_changed(self, args: dict[str, Any], at: Position) -> None:
         seat = self.seat(Role(args["role"]), args["seat"])
-        newest, _ = seat.owner.changes()[-1]
+        newest, _ = seat.owner.changes[-1]
         seat.uris.set(newest, args["uri"])
 
     def _stake_synced(self, args: dict[str, Any], at: Position) -> None:

@@ -5,7 +5,7 @@ import pytest
 from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.require import Refused
 from earnest.protocol.run import Role
-from earnest.protocol.seats import SeatsModel, Steps
+from earnest.protocol.seats import SeatsModel
 from tests.protocol.test_run import PARAMS
 
 BOND = PARAMS.trainer_min_bond
@@ -236,11 +236,3 @@ def test_changes_before_the_start_count_from_round_0():
     assert model().clock(at(0) - 1) == (0, 0)
     assert model().clock(at(0)) == (0, 1)
     assert model().clock(at(999)) == (42, 43)
-
-
-def test_steps_hold_until_the_next():
-    steps = Steps("a")
-    steps.set(2, "b")
-    steps.set(2, "c")
-    steps.set(5, "d")
-    assert [steps.at(r) for r in (0, 1, 2, 4, 5, 9)] == ["a", "a", "c", "c", "d", "d"]

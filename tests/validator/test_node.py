@@ -314,7 +314,7 @@ def test_a_silent_validator_asks_back_as_soon_as_it_may_and_not_before(tmp_path:
             *[True] * 2,
         ]
         assert record.round(5).report_words.keys() == {0, 1}
-        assert record.seats[Role.VALIDATOR][0].asked_back.latest() is None
+        assert record.seats[Role.VALIDATOR][0].asked_back.latest is None
 
 
 def test_an_inactive_seat_is_complained_of_once_a_round_with_what_helps(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from earnest.client.account.transactions import bond_steps
 from earnest.client.chain.scanner import Event
-from earnest.client.run.record import RunRecord, Timeline
+from earnest.client.run.record import RunRecord
 from earnest.protocol.report import words_hash
 from earnest.protocol.run import Role
 from earnest.protocol.verdicts import Verdict
@@ -130,10 +130,7 @@ def summary(record: RunRecord) -> Any:
         [[record.may_commit(seat, r) for seat in range(2)] for r in range(ROUNDS)],
         {key: dict(value) for key, value in record.penalties.items()},
         record.barred,
-        [
-            [(s.uri, s.owner.changes(), s.operator.changes()) for s in by.values()]
-            for by in record.seats.values()
-        ],
+        [[(s.uri, s.owner.changes, s.operator.changes) for s in by.values()] for by in record.seats.values()],
     )
 
 
@@ -195,13 +192,3 @@ def test_another_runs_events_change_nothing(rounds: Rounds) -> None:
     assert not foreign.known
     with pytest.raises(LookupError, match="has not been seen"):
         _ = foreign.params
-
-
-def test_a_timeline_gives_what_counts_at_each_round() -> None:
-    line = Timeline[str]()
-    assert line.at(5) is None and line.latest() is None
-    line.set(0, "a")
-    line.set(3, "b")
-    line.set(3, "c")
-    assert [line.at(r) for r in (0, 2, 3, 9)] == ["a", "a", "c", "c"]
-    assert line.changes() == [(0, "a"), (3, "c")]
