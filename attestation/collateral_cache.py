@@ -7,7 +7,6 @@ evidence, and who watches that a platform stays in order, needs collateral that 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from earnest.attestation.verifier.chain import CERTIFICATE_ERRORS
 from earnest.attestation.verifier.registration import verify_quote
 from earnest.base.durable import write_durably
 from earnest.base.errors import EarnestError
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import read_json, write_json
 
 __all__ = [
     "Collateral",
@@ -88,9 +87,9 @@ class Collateral:
 def read_collateral(data: bytes) -> Collateral:
     """Collateral with its dates, as it says itself; nothing is verified. Raises CollateralError."""
     canonical = canonical_collateral(data)
-    document = json.loads(canonical)
+    document = read_json(canonical)
     try:
-        texts = [_json(document[name].encode()) for name in ("tcb_info", "qe_identity")]
+        texts = [read_json(document[name]) for name in ("tcb_info", "qe_identity")]
         lists = [x509.load_der_x509_crl(bytes.fromhex(document[name])) for name in ("root_ca_crl", "pck_crl")]
         ends = [_date(text, "nextUpdate") for text in texts] + [_list_end(crl) for crl in lists]
         issued = max(_date(text, "issueDate") for text in texts)
@@ -186,8 +185,8 @@ def _kept(path: Path, now: int) -> tuple[Collateral | None, int]:
     """What the file holds, if that is valid at `now`, and when it was asked for; a broken file holds nothing."""
     try:
         with path.open("rb") as file:
-            document = _json(file.read(2 * MAX_COLLATERAL_BYTES))
-        kept = read_collateral(json.dumps(document["collateral"]).encode())
+            document = read_json(file.read(2 * MAX_COLLATERAL_BYTES))
+        kept = read_collateral(write_json(document["collateral"]))
         asked_at = int(document["asked_at"])
     except (OSError, ValueError, TypeError, KeyError):
         return None, 0
@@ -195,8 +194,7 @@ def _kept(path: Path, now: int) -> tuple[Collateral | None, int]:
 
 
 def _file(collateral: Collateral, now: int) -> bytes:
-    document = {"asked_at": now, "collateral": json.loads(collateral.data)}
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    return write_json({"asked_at": now, "collateral": read_json(collateral.data)})
 
 
 def _with_note(kept: Collateral, now: int, cause: str) -> Collateral:
@@ -207,12 +205,6 @@ def _with_note(kept: Collateral, now: int, cause: str) -> Collateral:
 
 def _unavailable(cause: str) -> CollateralUnavailable:
     return CollateralUnavailable(cause, "check the collateral service's address, or name another one")
-
-
-def _json(text: bytes) -> Any:
-    """Parsed, or ValueError."""
-    check_depth(text)
-    return json.loads(text.decode())
 
 
 def _date(text: dict[str, Any], name: str) -> int:

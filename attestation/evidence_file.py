@@ -7,7 +7,6 @@ with `EvidenceFile.read`, which bounds every part before it is used.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -15,7 +14,7 @@ from typing import Any, Final
 from earnest.attestation.formats.collateral import CollateralError, canonical_collateral, collateral_digest
 from earnest.attestation.prover.attester import MAX_QUOTE_BYTES
 from earnest.base.errors import EarnestError
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import JsonError, read_json, write_json
 from earnest.protocol.merkle import content_root
 
 VERSION: Final = 1
@@ -66,10 +65,10 @@ class EvidenceFile:
         document = {
             "version": VERSION,
             "quote": self.quote.hex(),
-            "collateral": json.loads(self.collateral),
+            "collateral": read_json(self.collateral),
             **texts,
         }
-        content = _canonical(document)
+        content = write_json(document)
         if len(content) > MAX_EVIDENCE_BYTES:
             raise _wrong(f"it has {len(content)} bytes, at most {MAX_EVIDENCE_BYTES} are taken")
         return content
@@ -89,20 +88,17 @@ class EvidenceFile:
     @classmethod
     def read(cls, content: bytes) -> EvidenceFile:
         """The evidence in a file. Raises EvidenceFileError unless `content` is exactly what `to_bytes` would write."""
-        if len(content) > MAX_EVIDENCE_BYTES:
-            raise _wrong(f"it has {len(content)} bytes, at most {MAX_EVIDENCE_BYTES} are taken")
         try:
-            check_depth(content)
-            document = json.loads(content.decode("ascii"))
-        except ValueError as error:
-            raise _wrong("it is not JSON") from error
+            document = read_json(content, max_bytes=MAX_EVIDENCE_BYTES)
+        except JsonError as error:
+            raise _wrong(str(error)) from error
         if not isinstance(document, dict) or tuple(sorted(document)) != FIELDS:
             raise _wrong(f"it does not have exactly the fields {', '.join(FIELDS)}")
         if document["version"] != VERSION:
             raise _wrong(f"version {document['version']!r} is not {VERSION}")
         evidence = cls(
             quote=_hex(document["quote"]),
-            collateral=_canonical(document["collateral"]),
+            collateral=write_json(document["collateral"]),
             event_log=_text(document["event_log"]),
             gpu=_text(document["gpu"]),
         )
@@ -114,10 +110,6 @@ class EvidenceFile:
 def gpu_digest(gpu: bytes | None) -> bytes:
     """SHA-256 of the GPU evidence, 32 zero bytes where there is none."""
     return NO_GPU if gpu is None else sha256(gpu).digest()
-
-
-def _canonical(document: Any) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _hex(value: Any) -> bytes:

@@ -5,12 +5,13 @@ one verdict the rules are a file, and the run fixes its hash: `Policy.document` 
 (sorted keys, no spaces, ASCII).
 """
 
-import json
 import re
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from eth_hash.auto import keccak
+
+from earnest.base.strict_json import JsonError, read_json, write_json
 
 TcbStatus = Literal[
     "UpToDate",
@@ -140,7 +141,7 @@ class PolicyDocument:
 
     def to_json(self) -> bytes:
         """The canonical bytes."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+        return write_json(asdict(self))
 
     def hash(self) -> bytes:
         """keccak256 of the canonical bytes: `Policy.document`."""
@@ -152,29 +153,15 @@ class PolicyDocument:
 
         Raises PolicyDocumentError on an unknown or repeated key, and on a value of the wrong type or range.
         """
-        _require(len(data) <= MAX_DOCUMENT_BYTES, f"larger than {MAX_DOCUMENT_BYTES} bytes")
-        _require(data.count(b"[") + data.count(b"{") <= 2 * MAX_ENTRIES, "too deep")
         try:
-            document = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
-        except PolicyDocumentError:
-            raise
-        except ValueError as error:
-            raise PolicyDocumentError(f"policy document: not JSON: {error}") from error
+            document = read_json(data, max_bytes=MAX_DOCUMENT_BYTES)
+        except JsonError as error:
+            raise PolicyDocumentError(f"policy document: {error}") from error
         _require(isinstance(document, dict), "not an object")
         hints = get_type_hints(cls)
         for key in document:
             _require(key in hints, f"unknown key {key!r}")
         return cls(**{key: _typed(hints[key], value, key) for key, value in document.items()})
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    _require(len(result) == len(pairs), "a key occurs twice")
-    return result
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise PolicyDocumentError(f"policy document: {name} is not a number")
 
 
 def _typed(kind: Any, value: Any, path: str) -> Any:

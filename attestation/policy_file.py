@@ -17,7 +17,7 @@ from earnest.attestation.formats.quote import Quote, QuoteError, pck_chain
 from earnest.attestation.policy_document import PolicyDocument, PolicyDocumentError
 from earnest.attestation.roots import root_name
 from earnest.base.errors import EarnestError
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import JsonError, read_json, write_json
 from earnest.protocol.attestation import Policy, PolicyError, root_id
 from earnest.protocol.constants import ZERO_ADDRESS
 
@@ -56,31 +56,28 @@ class PolicyFile:
 
     def to_bytes(self) -> bytes:
         """Canonical: sorted keys, no spaces, ASCII."""
-        return json.dumps(self._whole(), sort_keys=True, separators=(",", ":")).encode()
+        return write_json(self._whole())
 
     def to_text(self) -> str:
         """The same for people to read and edit."""
         return json.dumps(self._whole(), sort_keys=True, indent=2) + "\n"
 
     def _whole(self) -> dict[str, Any]:
-        return {"policy": json.loads(self.policy.to_json()), "document": json.loads(self.document.to_json())}
+        return {"policy": read_json(self.policy.to_json()), "document": read_json(self.document.to_json())}
 
     @classmethod
     def from_bytes(cls, content: bytes) -> PolicyFile:
         """The policy in a file, in any layout; strict about fields and values. Raises PolicyFileError."""
-        if len(content) > MAX_POLICY_BYTES:
-            raise _wrong(f"it has {len(content)} bytes, at most {MAX_POLICY_BYTES} are taken")
         try:
-            check_depth(content)
-            whole = json.loads(content, object_pairs_hook=_unique)
-        except ValueError as error:
-            raise _wrong(f"it is not JSON: {error}") from error
+            whole = read_json(content, max_bytes=MAX_POLICY_BYTES)
+        except JsonError as error:
+            raise _wrong(str(error)) from error
         if not isinstance(whole, dict) or tuple(sorted(whole)) != FIELDS:
             raise _wrong(f"it does not have exactly the fields {' and '.join(FIELDS)}")
         try:
             return cls(
-                Policy.from_json(json.dumps(whole["policy"]).encode()),
-                PolicyDocument.from_json(json.dumps(whole["document"]).encode()),
+                Policy.from_json(write_json(whole["policy"])),
+                PolicyDocument.from_json(write_json(whole["document"])),
             )
         except (PolicyError, PolicyDocumentError) as error:
             raise _wrong(str(error)) from error
@@ -152,12 +149,6 @@ def own_root_id(quote: Quote) -> bytes:
         return root_id(parse_certificate(pem_to_ders(quote.chain)[-1]).public_key)
     except (CertificateError, IndexError) as error:
         raise QuoteError(f"PCK certificate chain: {error}") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise _wrong("it has a field twice")
-    return dict(pairs)
 
 
 def _wrong(told: str) -> PolicyFileError:

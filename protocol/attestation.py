@@ -3,14 +3,13 @@
 A run names its policy by hash; whoever registers a key passes the whole policy, so no contract stores or owns one.
 """
 
-import json
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import JsonError, read_json, write_json
 from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.hashing import keccak_abi
 
@@ -21,6 +20,7 @@ TAG_CHALLENGE: Final = keccak(b"earnest/challenge/v1")
 KEY: Final = 64
 """Bytes of a P-256 public key (x, y) and of a signature (r, s), big endian."""
 
+MAX_POLICY_BYTES: Final = 1 << 16
 MAX_PCK_CAS: Final = 4
 MAX_WORKLOADS: Final = 16
 MAX_PLATFORM_KEYS: Final = 16
@@ -182,18 +182,15 @@ class Policy:
             elif isinstance(value, tuple):
                 value = ["0x" + entry.hex() for entry in value]
             values[field.name] = value.lower() if isinstance(value, str) else value
-        return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+        return write_json(values)
 
     @classmethod
     def from_json(cls, data: bytes) -> "Policy":
         """Reads a policy in any layout: exactly the fields of this class. Raises PolicyError."""
-        if len(data) > 1 << 16:
-            raise PolicyError("more than 64 KiB are no policy")
         try:
-            check_depth(data)
-            read = json.loads(data, object_pairs_hook=_unique)
-        except ValueError as error:
-            raise PolicyError(f"not JSON: {error}") from error
+            read = read_json(data, max_bytes=MAX_POLICY_BYTES)
+        except JsonError as error:
+            raise PolicyError(str(error)) from error
         names = {field.name: field.type for field in fields(cls)}
         if not isinstance(read, dict) or set(read) != set(names):
             raise PolicyError("the fields are not " + ", ".join(sorted(names)))
@@ -296,12 +293,6 @@ def _need(condition: bool, reason: str) -> None:
 
 def _is_address(text: str) -> bool:
     return len(text) == 42 and text.startswith("0x") and all(c in "0123456789abcdefABCDEF" for c in text[2:])
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise PolicyError("a name twice")
-    return dict(pairs)
 
 
 def _read(name: str, kind: Any, value: Any) -> Any:

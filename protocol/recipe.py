@@ -4,20 +4,18 @@ A recipe file is JSON. Its hash is keccak256 of the canonical bytes (sorted keys
 shortest form and always with a point or exponent), so that layout does not matter and every value does.
 """
 
-import json
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from math import isfinite
 from types import UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from eth_hash.auto import keccak
 
+from earnest.base.strict_json import JsonError, read_json, write_json
 from earnest.protocol.assignment import SamplePool
 from earnest.protocol.harm import HarmTerms
 
 MAX_FILE_BYTES = 1 << 16
-MAX_BRACKETS = 256
-"""A recipe comes from a stranger, and deep nesting overruns the JSON parser's stack."""
 
 Option = int | float | str | bool
 
@@ -243,8 +241,11 @@ class Recipe:
 
     def to_json(self) -> bytes:
         """The canonical bytes. Raises RecipeError when a value is not of its field's type."""
-        document = asdict(_value(Recipe, json.loads(json.dumps(asdict(self))), "recipe"))
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        try:
+            document = read_json(write_json(asdict(self)))
+        except JsonError as error:
+            raise RecipeError(f"recipe: {error}") from error
+        return write_json(asdict(_value(Recipe, document, "recipe")))
 
     def hash(self) -> bytes:
         """keccak256 of the canonical bytes: the run's `recipe_hash`."""
@@ -257,26 +258,11 @@ class Recipe:
         Raises RecipeError on anything but exactly the known keys, each once, with the right types and ranges.
         Integers are accepted where floats are expected, never the reverse.
         """
-        if len(data) > MAX_FILE_BYTES or data.count(b"[") + data.count(b"{") > MAX_BRACKETS:
-            raise RecipeError("recipe: too large or too deep")
         try:
-            document = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
-        except RecipeError:
-            raise
-        except ValueError as error:
-            raise RecipeError(f"recipe: not JSON: {error}") from error
+            document = read_json(data, max_bytes=MAX_FILE_BYTES)
+        except JsonError as error:
+            raise RecipeError(f"recipe: {error}") from error
         return _value(cls, document, "recipe")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise RecipeError("recipe: a key occurs twice")
-    return result
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise RecipeError(f"recipe: {name} is not a number")
 
 
 def _value(kind: Any, value: Any, path: str) -> Any:

@@ -5,11 +5,10 @@ their signatures, the signed texts as strings, byte for byte. Its optional `pck_
 chain inside a quote, so it is no part of the canonical form.
 """
 
-import json
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import JsonError, read_json, write_json
 
 MAX_COLLATERAL_BYTES: Final = 1 << 18
 """Genuine collateral has about 20 kB; a revocation list may grow."""
@@ -37,15 +36,10 @@ def canonical_collateral(data: bytes) -> bytes:
 
     Raises CollateralError if it is too large, not JSON, or has not exactly the known fields as strings.
     """
-    if len(data) > MAX_COLLATERAL_BYTES:
-        raise CollateralError(f"collateral: larger than {MAX_COLLATERAL_BYTES} bytes")
     try:
-        check_depth(data)
-        document = json.loads(data.decode(), object_pairs_hook=_flat)
-    except CollateralError:
-        raise
-    except ValueError as error:
-        raise CollateralError(f"collateral: not JSON: {error}") from error
+        document = read_json(data, max_bytes=MAX_COLLATERAL_BYTES)
+    except JsonError as error:
+        raise CollateralError(f"collateral: {error}") from error
     if not isinstance(document, dict):
         raise CollateralError("collateral: not an object")
     document.pop(OVERRIDE, None)
@@ -56,7 +50,7 @@ def canonical_collateral(data: bytes) -> bytes:
     for name, value in document.items():
         if not isinstance(value, str):
             raise CollateralError(f"collateral: {name} is not a string")
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    canonical = write_json(document)
     if len(canonical) > MAX_COLLATERAL_BYTES:
         raise CollateralError(f"collateral: larger than {MAX_COLLATERAL_BYTES} bytes")
     return canonical
@@ -65,10 +59,3 @@ def canonical_collateral(data: bytes) -> bytes:
 def collateral_digest(data: bytes) -> bytes:
     """SHA-256 of the canonical bytes. Raises CollateralError."""
     return sha256(canonical_collateral(data)).digest()
-
-
-def _flat(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise CollateralError("collateral: a field occurs twice")
-    return result

@@ -7,7 +7,6 @@ the quote; dstack measures the compose file, and with it the container images, i
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from earnest.attestation.prover.attester import (
     check_report_data,
 )
 from earnest.attestation.roots import INTEL_ROOT_ID
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import JsonError, read_json, write_json
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -89,7 +88,7 @@ class DstackAttester:
         connection = _UnixConnection(self._socket(), _Hurried(self._timeout_s, self._clock))
         try:
             connection.connect()
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            connection.request("POST", path, write_json(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             content = response.read(MAX_ANSWER_BYTES + 1)
         except (OSError, HTTPException) as error:
@@ -104,13 +103,12 @@ class DstackAttester:
             ) from error
         finally:
             connection.close()
-        if len(content) > MAX_ANSWER_BYTES:
-            raise AttesterError("the dstack agent's answer is too long", "update dstack")
         try:
-            check_depth(content)
-            answer = json.loads(content)
-        except ValueError as error:
-            raise AttesterError("the dstack agent's answer is not JSON", "update dstack") from error
+            answer = read_json(content, max_bytes=MAX_ANSWER_BYTES)
+        except JsonError as error:
+            raise AttesterError(
+                f"the dstack agent's answer cannot be read: {error}", "update dstack"
+            ) from error
         if not isinstance(answer, dict) or response.status != 200:
             reason = answer.get("error") if isinstance(answer, dict) else None
             told = ascii(str(reason))[1:-1][:MAX_REASON_CHARS]

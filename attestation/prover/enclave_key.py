@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from eth_keys.datatypes import PrivateKey
 
 from earnest.base.durable import write_durably
 from earnest.base.errors import StorageError
+from earnest.base.strict_json import read_json, write_json
 
 STATEMENT_BYTES = 32
 KEY_BYTES = 32
@@ -58,14 +58,10 @@ class EnclaveKey:
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror}", "check permissions") from error
         try:
-            document = json.loads(content)
+            document = read_json(content, max_bytes=MAX_FILE_BYTES)
             key = EnclaveKey(bytes.fromhex(document["secret"]))
-            if (len(content) > MAX_FILE_BYTES, document["version"], document["address"]) != (
-                False,
-                VERSION,
-                key.address,
-            ):
-                raise ValueError("too long, another version, or another key's address")
+            if (document["version"], document["address"]) != (VERSION, key.address):
+                raise ValueError("another version, or the address of another key")
             return key
         except (ValueError, TypeError, KeyError) as error:
             raise StorageError(
@@ -77,7 +73,7 @@ class EnclaveKey:
         document = {"version": VERSION, "address": self.address, "secret": self._key.to_bytes().hex()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_durably(path, json.dumps(document).encode())
+            write_durably(path, write_json(document))
         except OSError as error:
             raise StorageError(
                 f"{path} cannot be written: {error.strerror}", "check disk and permissions"

@@ -10,7 +10,6 @@ of certificates: SGX PCK Certificate and CRL Profile 1.5; of collateral: PCS API
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,6 +29,7 @@ from eth_hash.auto import keccak
 from earnest.attestation.formats.collateral import canonical_collateral
 from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.prover.attester import REPORT_DATA_BYTES, Quoted, check_report_data
+from earnest.base.strict_json import write_json
 
 SIMULATED = "SIMULATED - NOT A TEE"
 """The organisation in every certificate's name."""
@@ -146,7 +146,7 @@ class SimulatedVendor:
         signers = _pem([self.signer, self.root])
         pcks = [self.platform_certificate(platform) for platform in revoked_platforms]
         return canonical_collateral(
-            json.dumps(
+            write_json(
                 {
                     "pck_crl_issuer_chain": _pem([self.ca, self.root]),
                     "root_ca_crl": self._crl(
@@ -160,7 +160,7 @@ class SimulatedVendor:
                     "qe_identity": identity,
                     "qe_identity_signature": raw_signature(self.signer_key, identity.encode()).hex(),
                 }
-            ).encode()
+            )
         )
 
     def _certify(
@@ -255,7 +255,7 @@ class SimulatedAttester:
     def quote(self, report_data: bytes) -> Quoted:
         """A SIMULATED quote over 64 bytes, its collateral and, for TDX, the event log that replays to its registers."""
         check_report_data(report_data)
-        event_log = None if self.tee == "sgx" else json.dumps(self._events()).encode()
+        event_log = None if self.tee == "sgx" else write_json(self._events())
         return Quoted(
             self._quote(report_data), event_log, self.collateral or self.vendor.collateral(self.tee)
         )
@@ -515,7 +515,7 @@ def _pem(certificates: Sequence[x509.Certificate]) -> str:
 
 
 def _compact(document: dict[str, object]) -> str:
-    return json.dumps(document, separators=(",", ":"))
+    return write_json(document).decode()
 
 
 def _time(seconds: int) -> datetime:

@@ -11,7 +11,6 @@ what the digests are of, are not judged. Register 3 is software's own: there, a 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from hashlib import sha384
 from typing import Any, Final
 
 from earnest.attestation.verifier.verification import Check
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import JsonError, read_json
 
 MAX_LOG_BYTES: Final = 1 << 20
 MAX_EVENTS: Final = 4096
@@ -50,15 +49,10 @@ class Event:
 
 def read_event_log(data: bytes) -> tuple[Event, ...]:
     """The events in the order measured. Raises EventLogError; strict about keys, types, lengths and digests."""
-    if len(data) > MAX_LOG_BYTES:
-        raise EventLogError(f"larger than {MAX_LOG_BYTES} bytes")
     try:
-        check_depth(data)
-        document = json.loads(data.decode(), object_pairs_hook=_unique)
-    except EventLogError:
-        raise
-    except ValueError as error:
-        raise EventLogError(f"not JSON: {error}") from error
+        document = read_json(data, max_bytes=MAX_LOG_BYTES)
+    except JsonError as error:
+        raise EventLogError(str(error)) from error
     if not isinstance(document, list) or len(document) > MAX_EVENTS:
         raise EventLogError(f"not a list of at most {MAX_EVENTS} events")
     return tuple(_event(entry, f"event {index}") for index, entry in enumerate(document))
@@ -94,13 +88,6 @@ def check_event_log(
         saw = ", ".join(value[:32] for value in payloads[:4]) or "nothing"
         checks.append(Check(f"event {name}", passed, "as asked for" if passed else f"measured: {saw}"))
     return checks
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise EventLogError("a key occurs twice")
-    return result
 
 
 def _event(entry: Any, where: str) -> Event:

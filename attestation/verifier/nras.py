@@ -10,7 +10,6 @@ given.
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import urlsafe_b64decode
 from collections.abc import Collection
@@ -24,7 +23,7 @@ from jwt.types import Options
 
 from earnest.attestation.policy_document import MAX_GPUS
 from earnest.attestation.verifier.verification import Check, Verification, verdict
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import read_json
 
 MAX_TOKEN_BYTES = 1 << 18
 MAX_KEYS_BYTES = 1 << 16
@@ -107,11 +106,7 @@ def verify_token(
 
 
 def _detached(token: bytes) -> tuple[_Token, dict[str, _Token]]:
-    if len(token) > MAX_TOKEN_BYTES:
-        raise ValueError(f"larger than {MAX_TOKEN_BYTES} bytes")
-    check_depth(token)
-    document = json.loads(token.decode())
-    match document:
+    match read_json(token, max_bytes=MAX_TOKEN_BYTES):
         case [["JWT", str(overall)], dict(devices)] if 1 <= len(devices) <= MAX_GPUS:
             odd = [name for name in devices if not re.fullmatch(r"GPU-\d{1,3}", name)]
             if odd:
@@ -125,7 +120,7 @@ def _token(raw: Any) -> _Token:
     if not isinstance(raw, str) or not raw.isascii():
         raise ValueError("a token is not text")
     for part in raw.split(".")[:2]:
-        check_depth(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        read_json(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     try:
         read = jwt.decode_complete(raw, options={"verify_signature": False})
     except jwt.PyJWTError as error:
@@ -138,11 +133,8 @@ def _token(raw: Any) -> _Token:
 
 def _keys(keys: bytes) -> dict[str, ec.EllipticCurvePublicKey]:
     """The P-384 keys of a key set by name; nothing from a set that cannot be read."""
-    if len(keys) > MAX_KEYS_BYTES:
-        return {}
     try:
-        check_depth(keys)
-        read = jwt.PyJWKSet.from_json(keys.decode()).keys
+        read = jwt.PyJWKSet.from_dict(read_json(keys, max_bytes=MAX_KEYS_BYTES)).keys
     except (ValueError, TypeError, AttributeError, KeyError, jwt.PyJWTError):
         return {}
     found = {str(key.key_id): key.key for key in read}

@@ -10,7 +10,6 @@ OCSP responder: both are reported as not checked, every time.
 from __future__ import annotations
 
 import binascii
-import json
 from base64 import b64decode
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from earnest.attestation.verifier.chain import (
     signature_holds,
 )
 from earnest.attestation.verifier.verification import Check, Verification, verdict
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import read_json
 
 MAX_EVIDENCE_BYTES = 1 << 20
 MAX_REPORT_BYTES = 16_384
@@ -144,10 +143,7 @@ class _Entry:
 
 
 def _entries(evidence: bytes) -> list[_Entry]:
-    if len(evidence) > MAX_EVIDENCE_BYTES:
-        raise ValueError(f"larger than {MAX_EVIDENCE_BYTES} bytes")
-    check_depth(evidence)
-    document = json.loads(evidence.decode())
+    document = read_json(evidence, max_bytes=MAX_EVIDENCE_BYTES)
     if not isinstance(document, list) or not 1 <= len(document) <= MAX_GPUS:
         raise ValueError(f"not a list of 1 to {MAX_GPUS} GPUs")
     return [_entry(entry) for entry in document]

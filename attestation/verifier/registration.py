@@ -11,7 +11,6 @@ verify. Replays are found by the report data.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,6 +34,7 @@ from earnest.attestation.verifier.chain import CERTIFICATE_ERRORS, instant, load
 from earnest.attestation.verifier.event_log import check_event_log
 from earnest.attestation.verifier.nvidia import verify_gpus
 from earnest.attestation.verifier.verification import Check, Verification, verdict
+from earnest.base.strict_json import read_json
 from earnest.protocol.attestation import Claims, Policy, key_binding, root_id
 
 MAX_ROOT_BYTES = 16_384
@@ -303,7 +303,7 @@ def _genuine(quote: bytes, inputs: _Inputs, at: int) -> dict[str, Any] | Check:
         found = dcap_qvl.QuoteVerifier(root).verify_with_policy(quote, collateral, at, policy)
     except ValueError as error:
         return _refusal(quote, collateral, root, at, str(error))
-    return json.loads(found.to_json())
+    return read_json(found.to_json())
 
 
 def _refusal(

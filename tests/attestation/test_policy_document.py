@@ -123,11 +123,11 @@ def test_a_wrong_value_is_refused_by_name(changed: dict[str, Any], reason: str) 
     [
         (b"", "not JSON"),
         (b"[]", "not an object"),
-        (b"[" * 5000, "too deep"),
+        (b"[" * 5000, "nested deeper"),
         (b'{"gpus": NaN}', "NaN is not a number"),
         (b'{"gpus": 1, "gpus": 2}', "a key occurs twice"),
         (b" " * (MAX_DOCUMENT_BYTES + 1), "larger than"),
-        (b"\xff", "not JSON"),
+        (b"\xff", "not UTF-8"),
     ],
 )
 def test_what_is_no_document_says_why(data: bytes, reason: str) -> None:

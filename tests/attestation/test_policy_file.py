@@ -77,7 +77,7 @@ def _changed(**changes: object) -> bytes:
     ("content", "reason"),
     [
         (b"", "not JSON"),
-        (b"[" * 9999, "not JSON"),
+        (b"[" * 9999, "nested deeper"),
         (b"[]", "fields"),
         (_changed(more=1), "fields"),
         (_changed(policy={}), "fields"),
@@ -85,7 +85,7 @@ def _changed(**changes: object) -> bytes:
         (_changed(document={"statuses": ["Revoked"]}), "Revoked"),
         (_changed(document={"grace_s": 7}), "names document"),
         (POLICY.to_bytes().replace(b'"policy":', b'"policy":{},"policy":'), "twice"),
-        (b" " * 200_000, "bytes"),
+        (b" " * 200_000, "larger than"),
     ],
     ids=range(10),
 )

@@ -103,10 +103,10 @@ def test_no_agent_is_told_apart_from_a_failing_one(tmp_path: Path, agent: Agent)
         (b'{"quote": "", "event_log": ""}', "plausible"),
         (b'{"quote": "04", "event_log": ""}', "no quote"),
         (b'{"quote": "%s", "event_log": ""}' % (b"00" * 20_000), "plausible"),
-        (b" " * (MAX_ANSWER_BYTES + 1), "too long"),
+        (b" " * (MAX_ANSWER_BYTES + 1), "larger than"),
         (b'{"quote": "%s", "event_log": "\\ud800"}' % QUOTE.hex().encode(), "not text"),
-        (b"[" * 100_000, "not JSON"),
-        (('["\\"",' + "[" * 100_000 + '"').encode("utf-16-le"), "not JSON"),
+        (b"[" * 100_000, "nested deeper"),
+        (('["\\"",' + "[" * 100_000 + '"').encode("utf-16-le"), "not UTF-8"),
     ],
     ids=[
         *("empty", "html", "list", "nothing", "number", "text", "none", "short", "long", "endless"),

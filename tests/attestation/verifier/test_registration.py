@@ -386,9 +386,9 @@ def test_what_is_no_quote_is_unusable_and_says_why(quote: bytes, reason: str) ->
         (b"", "not JSON"),
         (b"[]", "not an object"),
         (b"{}", "missing field 'pck_crl'"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000, "nested deeper"),
         (b" " * (1 << 18) + b"{}", "larger than"),
-        (b'{"pck_crl": 1, "pck_crl": 2}', "a field occurs twice"),
+        (b'{"pck_crl": 1, "pck_crl": 2}', "a key occurs twice"),
     ],
 )
 def test_what_is_no_collateral_is_unusable_and_says_why(collateral: bytes, reason: str) -> None:
