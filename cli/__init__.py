@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from earnest.base.errors import EarnestError
 
 
-def main(argv: Sequence[str] | None = None, world: Environment | None = None) -> int:
+def main(argv: Sequence[str] | None = None, environment: Environment | None = None) -> int:
     """Runs one command line and returns its exit code (`earnest.cli.exits.Exit`). Never raises an EarnestError."""
     from cyclopts.exceptions import CycloptsError
 
@@ -26,19 +26,19 @@ def main(argv: Sequence[str] | None = None, world: Environment | None = None) ->
     from earnest.cli.exits import Exit, Interrupted, UsageError, exit_code
 
     given = list(sys.argv[1:] if argv is None else argv)
-    world = Environment() if world is None else world
+    environment = Environment() if environment is None else environment
     try:
-        return _run(given, world)
+        return _run(given, environment)
     except CycloptsError as error:
         words = " ".join(["earnest", *(error.command_chain or ())])
-        _report(UsageError(str(error), f"see `{words} --help`"), given, world)
+        _report(UsageError(str(error), f"see `{words} --help`"), given, environment)
         return Exit.USAGE
     except EarnestError as error:
-        _report(error, given, world)
+        _report(error, given, environment)
         return exit_code(error)
     except KeyboardInterrupt:
         told = Interrupted("interrupted", "run the same command again, it goes on where it stopped")
-        _report(told, given, world)
+        _report(told, given, environment)
         return Exit.INTERRUPTED
     except BrokenPipeError:  # whoever read stdout has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,11 +48,11 @@ def main(argv: Sequence[str] | None = None, world: Environment | None = None) ->
         told = StorageError(
             f"{where}: {error.strerror or error}", "check that it exists, may be written, has room"
         )
-        _report(told, given, world)
+        _report(told, given, environment)
         return Exit.STORAGE
 
 
-def _run(argv: list[str], world: Environment) -> int:
+def _run(argv: list[str], environment: Environment) -> int:
     from earnest.cli.app import COMMANDS, app
     from earnest.cli.flags import Flags
     from earnest.cli.output import Answer, show
@@ -64,20 +64,20 @@ def _run(argv: list[str], world: Environment) -> int:
     flags = None
     for name, value in bound.arguments.items():
         if isinstance(value, Flags):
-            flags = bound.arguments[name] = replace(value, world=world)
+            flags = bound.arguments[name] = replace(value, environment=environment)
     answer = command(*bound.args, **bound.kwargs)
     if not isinstance(answer, Answer):
         return 0
-    show(answer, world.stdout, as_json=flags is not None and flags.json)
+    show(answer, environment.stdout, as_json=flags is not None and flags.json)
     return answer.exit
 
 
-def _report(error: EarnestError, argv: Sequence[str], world: Environment) -> None:
+def _report(error: EarnestError, argv: Sequence[str], environment: Environment) -> None:
     """An error: one document on stdout with --json, else cause and fix on stderr."""
     from earnest.cli.exits import error_document
     from earnest.cli.output import Answer, safe, show
 
     if "--json" in argv:
-        show(Answer(error_document(error)), world.stdout, as_json=True)
+        show(Answer(error_document(error)), environment.stdout, as_json=True)
     else:
-        world.stderr.write(f"error: {safe(error.cause)}\n  fix: {safe(error.fix)}\n")
+        environment.stderr.write(f"error: {safe(error.cause)}\n  fix: {safe(error.fix)}\n")

@@ -33,7 +33,7 @@ def fetch_model(session: Session, run: int, folder: Path) -> Answer:
     record = session.deployment.read_run(run)
     root, final = newest_root(session, record)
     sources = [*_own_stores(session), *dict.fromkeys(_served(record))]
-    with progress(session.world.stderr, "fetching the run's recipe and state"):
+    with progress(session.environment.stderr, "fetching the run's recipe and state"):
         bundle = _bundle(record, sources)
         task = load_task(bundle.recipe.task, bundle.recipe.task_options)
         limit = state_bytes(Spec.of(read_parameters(task.build_model(bundle.recipe.seed))))

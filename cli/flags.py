@@ -20,7 +20,7 @@ PROCESSES = Group("Several processes", sort_key=36)
 SERVING = Group("Serving and logs", sort_key=35)
 
 Hidden = Parameter(show=False, negative="")
-NOT_SETTINGS = frozenset({"json", "yes", "dry_run", "world"})
+NOT_SETTINGS = frozenset({"json", "yes", "dry_run", "environment"})
 
 
 @Parameter(name="*")
@@ -41,7 +41,7 @@ class Flags:
     dry_run: Annotated[bool, Hidden] = False
     """Both are taken everywhere, so that a script can always give them; they mean something where money moves."""
 
-    world: Annotated[Environment, Parameter(parse=False)] = field(default_factory=Environment)
+    environment: Annotated[Environment, Parameter(parse=False)] = field(default_factory=Environment)
 
     def settings(self) -> Settings:
         """Flags over environment over file. Raises SettingsError."""

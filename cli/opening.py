@@ -38,12 +38,12 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
     from earnest.training.tasks.task import load_task
 
     admission, policy = run_file.admitted(), run_file.read_policy()
-    with progress(session.world.stderr, "reading task and recipe"):
+    with progress(session.environment.stderr, "reading task and recipe"):
         recipe = run_file.make_recipe()
     _check(
         session, run_file.params(recipe, UNKNOWN_ROOT, session.chain.head().time, session.decimals, policy)
     )
-    with progress(session.world.stderr, "building the initial state"):
+    with progress(session.environment.stderr, "building the initial state"):
         initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
     now = session.chain.head().time
     params = run_file.params(recipe, state_root(initial), now, session.decimals, policy)
@@ -105,6 +105,6 @@ def serve_objects(session: Session) -> None:
     """Serves the account's public objects until the process is told to stop."""
     address, folder = session.settings.serve_address, session.public_folder
     assert address is not None
-    with session.world.stopping() as stop, ObjectServer(folder, *address) as server:
+    with session.environment.stopping() as stop, ObjectServer(folder, *address) as server:
         session.notice(f"serving {folder} on {server.url} until stopped (Ctrl-C)")
         stop.wait()

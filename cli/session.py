@@ -34,12 +34,12 @@ class Session:
 
     def __init__(self, flags: Flags) -> None:
         self.flags = flags
-        self.world = flags.world
+        self.environment = flags.environment
         self.settings: Settings = flags.settings()
         self._closing = ExitStack()
         self._party: Account | None = None
         self._finished = False
-        configure_logs(self.world.stderr, self.world.clock, level="warning")
+        configure_logs(self.environment.stderr, self.environment.clock, level="warning")
 
     def __enter__(self) -> Session:
         return self
@@ -49,8 +49,8 @@ class Session:
 
     def notice(self, text: str) -> None:
         """A line for people, on stderr."""
-        self.world.stderr.write(safe(text) + "\n")
-        self.world.stderr.flush()
+        self.environment.stderr.write(safe(text) + "\n")
+        self.environment.stderr.flush()
 
     # Chain
 
@@ -178,16 +178,16 @@ class Session:
         given = self.settings.keystore_password()
         if given is not None:
             return given
-        if not self.world.interactive:
+        if not self.environment.interactive:
             raise UsageError("the key's password is needed", "give --password-file or EARNEST_PASSWORD")
-        return self.world.ask_password(prompt)
+        return self.environment.ask_password(prompt)
 
     @cached_property
     def signer(self) -> Signer:
         from earnest.client.chain.signer import Signer
 
         password = self.password(f"Password of {self.account}: ")
-        with progress(self.world.stderr, "opening the key file"):
+        with progress(self.environment.stderr, "opening the key file"):
             return Signer.load(self.keystore, password)
 
     def hold_key(self) -> None:
@@ -244,8 +244,8 @@ class Session:
                 signer,
                 owner,
                 folder,
-                clock=self.world.monotonic,
-                sleep=self.world.sleep,
+                clock=self.environment.monotonic,
+                sleep=self.environment.sleep,
             )
         )
 

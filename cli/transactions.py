@@ -63,14 +63,14 @@ def consent(session: Session, plan: Sequence[Planned]) -> None:
         return
     for line in _plan_lines(plan):
         session.notice(line)
-    if not session.world.interactive:
+    if not session.environment.interactive:
         raise UsageError(
             f"{session.network.name} is not a local network, and nobody is here to be asked",
             "look at it with --dry-run, then say --yes",
         )
-    session.world.stderr.write(f"Send from {session.account} on {session.network.name}? [y/N] ")
-    session.world.stderr.flush()
-    if session.world.stdin.readline().strip().lower() not in ("y", "yes"):
+    session.environment.stderr.write(f"Send from {session.account} on {session.network.name}? [y/N] ")
+    session.environment.stderr.flush()
+    if session.environment.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("not sent", "answer y, or give --yes")
 
 

@@ -85,7 +85,7 @@ def demo(
         if attested:
             session.notice(SIMULATED_WARNING)
         progress = stack.enter_context(_Progress(session, rounds))
-        out = None if flags.json else console(session.world.stdout)
+        out = None if flags.json else console(session.environment.stdout)
 
         def on_round(report: dict[str, Any]) -> None:
             progress.closed(report["round"])
@@ -113,7 +113,9 @@ def _or(given: int | None, default: int) -> int:
 def _quiet(session: Session, verbose: bool) -> None:
     from earnest.base.logs import configure_logs
 
-    configure_logs(session.world.stderr, session.world.clock, level="info" if verbose else "error")
+    configure_logs(
+        session.environment.stderr, session.environment.clock, level="info" if verbose else "error"
+    )
 
 
 class _Progress:
@@ -125,9 +127,9 @@ class _Progress:
         self._session = session
         self._rounds = rounds
         self._bar = None
-        if session.world.stderr.isatty():
+        if session.environment.stderr.isatty():
             columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-            self._bar = Progress(*columns, console=console(session.world.stderr), transient=True)
+            self._bar = Progress(*columns, console=console(session.environment.stderr), transient=True)
             self._task = self._bar.add_task("setting up", total=rounds)
 
     def __enter__(self) -> _Progress:

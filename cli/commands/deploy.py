@@ -84,8 +84,10 @@ def run(
         birth = session.chain.block(0).hash.hex()
         folder = session.settings.data_dir / f"{session.network.name}-deploy-{birth[:8]}" / made.deployer
         with Journal(folder / "journal.sqlite", made.deployer, f"{made.chain_id}/{birth}") as journal:
-            world = session.world
-            outbox = Outbox(session.chain, signer, journal, clock=world.monotonic, sleep=world.sleep)
+            environment = session.environment
+            outbox = Outbox(
+                session.chain, signer, journal, clock=environment.monotonic, sleep=environment.sleep
+            )
             manifest = run_plan(
                 made,
                 session.chain,

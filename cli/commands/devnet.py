@@ -67,10 +67,10 @@ def devnet(
         files = [] if keys is None else _write_keys(session, keys, funded)
         balances: dict[str, int] = {one.address: balance * COIN for one in funded}
         # Born now, so that every start is another chain, and no journal takes it for the one before.
-        chain = Devnet(balances, genesis_time=int(session.world.clock()), finality=finality)
-        with session.world.stopping() as stop:
+        chain = Devnet(balances, genesis_time=int(session.environment.clock()), finality=finality)
+        with session.environment.stopping() as stop:
             try:
-                with serve(chain, host, port, block_time, clock=session.world.clock) as server:
+                with serve(chain, host, port, block_time, clock=session.environment.clock) as server:
                     listed = [
                         {"account": one.address, "key_file": str(files[i]) if files else None}
                         for i, one in enumerate(funded)
@@ -81,7 +81,7 @@ def devnet(
                         "block_time_s": block_time,
                         "accounts": listed,
                     }
-                    show(_told(document), session.world.stdout, as_json=flags.json)
+                    show(_told(document), session.environment.stdout, as_json=flags.json)
                     session.notice("serving until stopped (Ctrl-C)")
                     stop.wait()
             except OSError as error:

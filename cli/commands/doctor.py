@@ -152,7 +152,7 @@ def _endpoints(session: Session) -> Iterator[Check]:
 
 
 def _clock(session: Session) -> Iterator[Check]:
-    skew = session.world.clock() - session.at.time
+    skew = session.environment.clock() - session.at.time
     limit = max(MOST_SKEW_S, 10 * session.network.block_time_s)
     found = f"the newest block is {skew:.0f} s old"
     fix = "set this machine's clock (NTP), or use an endpoint that is in step"

@@ -32,8 +32,8 @@ def new(name: str, /, *, flags: KeyFlags = KEY) -> Answer:
     """
     with Session(flags) as session:
         path, password = _path(session, name), _new_password(session)
-        with progress(session.world.stderr, "encrypting the key"):
-            return _made(path, new_keystore(path, password, session.world.random))
+        with progress(session.environment.stderr, "encrypting the key"):
+            return _made(path, new_keystore(path, password, session.environment.random))
 
 
 @app.command(name="import")
@@ -52,7 +52,7 @@ def import_(name: str, /, *, key_file: Path | None = None, flags: KeyFlags = KEY
     with Session(flags) as session:
         path, key = _path(session, name), _private_key(session, key_file)
         password = _new_password(session)
-        with progress(session.world.stderr, "encrypting the key"):
+        with progress(session.environment.stderr, "encrypting the key"):
             return _made(path, import_key(path, password, key))
 
 
@@ -98,7 +98,7 @@ def _new_password(session: Session) -> str:
     given = session.settings.keystore_password()
     if given is None:
         given = session.password("New password: ")
-        if session.world.ask_password("The same again: ") != given:
+        if session.environment.ask_password("The same again: ") != given:
             raise UsageError("the two passwords differ", "try again")
     if len(given) < LEAST_PASSWORD:
         raise UsageError(f"the password has fewer than {LEAST_PASSWORD} characters", "choose a longer one")
@@ -106,11 +106,11 @@ def _new_password(session: Session) -> str:
 
 
 def _private_key(session: Session, key_file: Path | None) -> bytes:
-    if key_file is None and session.world.stdin.isatty():
-        text = session.world.ask_password("Private key (64 hex digits): ")
+    if key_file is None and session.environment.stdin.isatty():
+        text = session.environment.ask_password("Private key (64 hex digits): ")
     else:
         try:
-            text = session.world.stdin.read() if key_file is None else key_file.read_text()
+            text = session.environment.stdin.read() if key_file is None else key_file.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{key_file or 'stdin'} cannot be read", "give a text file") from error
     digits = text.strip().removeprefix("0x")

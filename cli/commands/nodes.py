@@ -191,7 +191,7 @@ def _attesting(at_work: AtWork, flags: AttesterFlags) -> Attesting | None:
         session.notice(SIMULATED_WARNING)
     machine = make_attester(session, flags.attester, flags.socket, flags.code, flags.platform)
     judged = collateral_source(session, flags.collateral, flags.pccs)
-    random = session.world.random
+    random = session.environment.random
     keeper = KeyKeeper.of(at_work.party, record.run, machine, policy, random, collateral=judged)
     return Attesting(keeper, record.run, parts.journal, parts.chain.head)
 
@@ -246,9 +246,9 @@ def _run_node(
         held = _seat(session, run, role, account)
         _check_operator(session, run, held)
         party = session.party(account)
-        with session.world.stopping() as stop:
+        with session.environment.stopping() as stop:
             url = _serve(session, party)
-            parts, files = party.follow(run, lambda: session.world.random(32))
+            parts, files = party.follow(run, lambda: session.environment.random(32))
             seat = parts.follower.record.seats[role].get(held.seat)
             _register(session, party, run, held, url, seat)
             node = make(AtWork(session, party, parts, files))
@@ -257,7 +257,7 @@ def _run_node(
             left = parts.follower.record.params.start - session.at.time
             due = f"; round 0 starts in {countdown(left)}" if left > 0 else ""
             session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {account}{due}")
-            run_forever(node, session.world.clock, stop, poll)
+            run_forever(node, session.environment.clock, stop, poll)
         state = "the run is over" if node.finished else "stopped"
         document = {
             "run": run,
@@ -280,8 +280,8 @@ def _start_logs(session: Session) -> None:
     settings = session.settings
     secret = settings.keystore_password()
     configure_logs(
-        session.world.stderr,
-        session.world.clock,
+        session.environment.stderr,
+        session.environment.clock,
         json=settings.log_format == "json",
         level=settings.log_level,
         secrets=[secret] if secret else [],

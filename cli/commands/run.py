@@ -77,7 +77,7 @@ def create(
         answer = open_run(session, RunFile.read(file).changed(given))
         if session.settings.serve is None or flags.dry_run:
             return answer
-        show_answer(answer, session.world.stdout, as_json=flags.json)
+        show_answer(answer, session.environment.stdout, as_json=flags.json)
     serve_objects(session)  # the session is closed: other commands may use the key meanwhile
     return None
 
@@ -109,7 +109,7 @@ def serve(run: RunNumber, /, *, flags: ServeFlags = SERVE) -> None:
             {"run": run, "serve": session.settings.serve, "uri": record.uri},
             [f"Run {run} names {record.uri}"],
         )
-        show_answer(served, session.world.stdout, as_json=flags.json)
+        show_answer(served, session.environment.stdout, as_json=flags.json)
         serve_objects(session)
 
 
@@ -242,7 +242,7 @@ def _admission(session: Session, uri: str, run: int, role: Role) -> tuple[tuple[
         return ()
     from earnest.client.run.bundle import load_bundle
 
-    with progress(session.world.stderr, "fetching the run's admission list"):
+    with progress(session.environment.stderr, "fetching the run's admission list"):
         return load_bundle(uri, params, ObjectStore(session.public_folder)).admission
 
 

@@ -55,7 +55,7 @@ def check(
     from earnest.training.tasks.check import check_task
 
     chosen = _subject(subject, option)
-    with progress(flags.world.stderr, f"checking {chosen.task}"):
+    with progress(flags.environment.stderr, f"checking {chosen.task}"):
         report = check_task(chosen, threads=threads, steps=steps)
     return _answer(report)
 

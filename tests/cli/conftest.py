@@ -95,7 +95,7 @@ def stopped() -> threading.Event:
 
 
 @dataclass(frozen=True)
-class TestWorld(Environment):
+class TestEnvironment(Environment):
     """The machine as tests have it: no waiting, and whatever serves stops at once."""
 
     __test__ = False
@@ -178,9 +178,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Runs a command line in this process."""
 
-    def run(*argv: str, world: Environment | None = None) -> Result:
+    def run(*argv: str, environment: Environment | None = None) -> Result:
         capfd.readouterr()
-        code = main(argv, world or TestWorld())
+        code = main(argv, environment or TestEnvironment())
         out, err = capfd.readouterr()
         return Result(int(code), out, err)
 
@@ -194,4 +194,4 @@ def _served(folder: Path) -> Iterator[Place]:
 
 
 def _must(argv: list[str]) -> None:
-    assert main(argv, TestWorld()) == 0, argv
+    assert main(argv, TestEnvironment()) == 0, argv

@@ -14,7 +14,7 @@ import pytest
 
 from earnest.attestation.evidence_file import EvidenceFile
 from earnest.cli import main
-from tests.cli.conftest import ADDRESS, RUN_FILE, Place, Result, TestWorld
+from tests.cli.conftest import ADDRESS, RUN_FILE, Place, Result, TestEnvironment
 
 DATA = Path(__file__).parents[1] / "data" / "attestation"
 VECTORS = {vector["id"]: vector for vector in json.loads((DATA / "index.json").read_text())["vectors"]}
@@ -23,7 +23,7 @@ Run = Callable[..., Result]
 
 
 @dataclass(frozen=True)
-class Piped(TestWorld):
+class Piped(TestEnvironment):
     """A machine with bytes on its stdin."""
 
     given: bytes = b""
@@ -110,7 +110,7 @@ def test_a_quote_is_taken_in_every_form_from_a_file_and_from_stdin(
     content = written((DATA / vector["quote"]).read_bytes())
     (tmp_path / "quote").write_bytes(content)
     assert cli(*arguments(vector, str(tmp_path / "quote"))).code == 0
-    assert cli(*arguments(vector, "-"), "--json", world=Piped(given=content)).code == 0
+    assert cli(*arguments(vector, "-"), "--json", environment=Piped(given=content)).code == 0
 
 
 def test_intels_root_is_the_default_and_refuses_a_simulated_quote(simulated: Path, cli: Run) -> None:
@@ -158,7 +158,7 @@ def test_a_file_that_is_no_quote_is_said_to_be_none(simulated: Path, cli: Run) -
 
 def test_a_long_stdin_is_not_read_to_its_end(simulated: Path, cli: Run) -> None:
     command = ["attest", "verify", "-", *checking(simulated)[3:], "--json"]
-    assert cli(*command, world=Piped(given=b"\x00" * 10_000_000)).code == 2
+    assert cli(*command, environment=Piped(given=b"\x00" * 10_000_000)).code == 2
 
 
 def test_a_policy_that_refuses_ends_with_1(simulated: Path, cli: Run) -> None:
@@ -304,12 +304,12 @@ def test_odd_report_data_is_a_usage_error(data: str, tmp_path: Path, cli: Run) -
 def attested(place: Place, tmp_path_factory: pytest.TempPathFactory) -> int:
     """The number of a run that takes only what a simulated machine with the code `mine` signs."""
     folder = tmp_path_factory.mktemp("attested")
-    assert main(["attest", "simulate", str(folder), "--code", "mine"], TestWorld()) == 0
+    assert main(["attest", "simulate", str(folder), "--code", "mine"], TestEnvironment()) == 0
     terms = 'verification = "attested"\nattestation_policy = "policy.json"\n'
     (folder / "run.toml").write_text(terms + RUN_FILE)
-    assert main(["run", "create", str(folder / "run.toml"), *place.acting("sponsor")], TestWorld()) == 0
+    assert main(["run", "create", str(folder / "run.toml"), *place.acting("sponsor")], TestEnvironment()) == 0
     for role in ("trainer", "latecomer", "newcomer"):
-        assert main(["run", "join", "2", "--role", "trainer", *place.acting(role)], TestWorld()) == 0
+        assert main(["run", "join", "2", "--role", "trainer", *place.acting(role)], TestEnvironment()) == 0
     return 2
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.cli import main
-from tests.cli.conftest import RUN_FILE, Place, Result, TestWorld
+from tests.cli.conftest import RUN_FILE, Place, Result, TestEnvironment
 
 Cli = Callable[..., Result]
 SIMULATED = ["--attester", "simulated", "--code", "mine"]
@@ -19,11 +19,11 @@ SIMULATED = ["--attester", "simulated", "--code", "mine"]
 def attested(place: Place, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run that counts only what a simulated machine with the code `mine` signs; the trainer has a seat."""
     folder = tmp_path_factory.mktemp("attested")
-    assert main(["attest", "simulate", str(folder), "--code", "mine"], TestWorld()) == 0
+    assert main(["attest", "simulate", str(folder), "--code", "mine"], TestEnvironment()) == 0
     terms = 'verification = "attested"\nattestation_policy = "policy.json"\n'
     (folder / "run.toml").write_text(terms + RUN_FILE)
-    assert main(["run", "create", str(folder / "run.toml"), *place.acting("sponsor")], TestWorld()) == 0
-    assert main(["run", "join", "2", "--role", "trainer", *place.acting("trainer")], TestWorld()) == 0
+    assert main(["run", "create", str(folder / "run.toml"), *place.acting("sponsor")], TestEnvironment()) == 0
+    assert main(["run", "join", "2", "--role", "trainer", *place.acting("trainer")], TestEnvironment()) == 0
     return "2"
 
 

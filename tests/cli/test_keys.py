@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from earnest.client.chain.signer import Signer
-from tests.cli.conftest import ADDRESS, PASSWORD, SEED, Place, Result, TestWorld
+from tests.cli.conftest import ADDRESS, PASSWORD, SEED, Place, Result, TestEnvironment
 
 Cli = Callable[..., Result]
 
@@ -29,7 +29,7 @@ def test_a_new_key_comes_from_the_random_source_and_its_file_is_private(
         asked.append(count)
         return b"\x11" * count
 
-    made = cli("keys", "new", "mine", *files, "--json", world=TestWorld(random=random)).document
+    made = cli("keys", "new", "mine", *files, "--json", environment=TestEnvironment(random=random)).document
     path = Path(made["path"])
     assert path == tmp_path / "data/keys/mine.json"
     assert asked == [32]
@@ -69,8 +69,8 @@ def test_a_short_password_is_refused(tmp_path: Path, cli: Cli) -> None:
 
 def test_a_new_password_is_asked_for_twice(tmp_path: Path, cli: Cli) -> None:
     answers: Iterator[str] = iter(["one password", "another one"])
-    world = TestWorld(present=True, ask_password=lambda prompt: next(answers))
-    result = cli("keys", "new", "mine", "--data-dir", str(tmp_path), "--json", world=world)
+    environment = TestEnvironment(present=True, ask_password=lambda prompt: next(answers))
+    result = cli("keys", "new", "mine", "--data-dir", str(tmp_path), "--json", environment=environment)
     assert result.code == 2
     assert "differ" in result.error["cause"]
 

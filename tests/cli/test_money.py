@@ -11,7 +11,7 @@ import pytest
 from earnest.cli.flags import NodeFlags
 from earnest.cli.session import Session
 from earnest.client.storage.lease import Lease
-from tests.cli.conftest import ADDRESS, COIN, Place, Result, TestWorld
+from tests.cli.conftest import ADDRESS, COIN, Place, Result, TestEnvironment
 
 Cli = Callable[..., Result]
 HALF = 5 * COIN // 10
@@ -151,8 +151,8 @@ def test_somebody_who_is_there_is_asked_for_the_password(place: Place, cli: Cli)
         return "a good password"
 
     key = ["--keystore", str(place.key("trainer"))]
-    world = TestWorld(present=True, ask_password=answer)
-    assert cli("stake", "deposit", "1", *place.reading(), *key, world=world).code == 0
+    environment = TestEnvironment(present=True, ask_password=answer)
+    assert cli("stake", "deposit", "1", *place.reading(), *key, environment=environment).code == 0
     assert asked == [f"Password of {ADDRESS['trainer']}: "]
 
 
@@ -234,7 +234,7 @@ def test_somebody_who_is_there_is_asked_to_consent(
             *place.acting("trainer"),
             *valuable,
             "--json",
-            world=Answering(stdin),
+            environment=Answering(stdin),
         )
     assert result.code == code
     assert f"Send from {ADDRESS['trainer']} on valuable? [y/N]" in result.err
@@ -247,7 +247,7 @@ def test_play_tokens_are_only_made_on_local_chains(place: Place, valuable: list[
     assert "not ours to mint" in result.error["cause"]
 
 
-class Answering(TestWorld):
+class Answering(TestEnvironment):
     """Somebody at the keyboard, who types what a file holds."""
 
     def __init__(self, keyboard: TextIO) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from earnest.cli import main
-from tests.cli.conftest import ADDRESS, COIN, RUN_FILE, Place, Result, TestWorld
+from tests.cli.conftest import ADDRESS, COIN, RUN_FILE, Place, Result, TestEnvironment
 
 Run = Callable[..., Result]
 GUARDIAN, GUARDED, UNGUARDED = "operator", "2", "3"
@@ -53,7 +53,7 @@ def make(place: Place, folder: Path, run: str, rules: list[str], machines: dict[
 
 
 def must(*argv: str) -> None:
-    assert main(list(argv), TestWorld()) == 0, argv
+    assert main(list(argv), TestEnvironment()) == 0, argv
 
 
 def shown(cli: Run, place: Place, run: str = GUARDED) -> dict[str, Any]:

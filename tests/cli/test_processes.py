@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import BEAT_S, Place, Result, TestWorld
+from tests.cli.conftest import BEAT_S, Place, Result, TestEnvironment
 
 Cli = Callable[..., Result]
 PATIENCE_S = 60.0
@@ -106,7 +106,7 @@ def test_an_interrupted_command_deposits_once_when_repeated(naps: int, place: Pl
 
     before = idle()
     command = ["stake", "deposit", "1", *place.acting("validator"), "--json"]
-    result = cli(*command, world=TestWorld(sleep=interrupt))
+    result = cli(*command, environment=TestEnvironment(sleep=interrupt))
     if result.code == 0:
         return
     assert result.code == 130

@@ -394,7 +394,9 @@ def _parsed(quote: bytes) -> Quote:
 def _read_quote(session: Session, name: str) -> bytes:
     """The quote in a file or on stdin: as it is, or out of hexadecimal or base64 text."""
     limit = 4 * MAX_QUOTE_BYTES
-    content = session.world.stdin.buffer.read(limit + 1) if name == STDIN else read_file(Path(name), limit)
+    content = (
+        session.environment.stdin.buffer.read(limit + 1) if name == STDIN else read_file(Path(name), limit)
+    )
     if len(content) > limit:
         raise UsageError("stdin is too long for a quote", f"a quote has at most {MAX_QUOTE_BYTES} bytes")
     if not content.isascii() or b"\0" in content:

@@ -178,7 +178,7 @@ def _register(
     from earnest.client.trainer.enclave_keys import REGISTER_STEP, KeyKeeper
 
     party, sent = session.party(trainer), []
-    keeper = KeyKeeper.of(party, run, machine, policy_file, session.world.random, collateral=judged)
+    keeper = KeyKeeper.of(party, run, machine, policy_file, session.environment.random, collateral=judged)
     before = keeper.live(session.chain.head())
     finish_earlier(party)
     head = session.chain.head()
@@ -232,7 +232,7 @@ def _would_register(
     from earnest.client.trainer.enclave_keys import REGISTER_STEP, KeyScope, prepare
 
     registry = session.contracts.registry
-    key = EnclaveKey.make(session.world.random).address
+    key = EnclaveKey.make(session.environment.random).address
     place = KeyScope(session.chain.chain_id, registry.address, run, trainer)
     challenge = registry.challenge(run, trainer, session.at)
     made = prepare(machine, key, place, challenge, policy_file, collateral=judged)
@@ -254,7 +254,7 @@ def make_attester(session: Session, kind: Kind, socket: Path | None, code: str, 
         return DstackAttester(socket)
     from earnest.attestation.prover.tdx_guest import TdxGuestAttester
 
-    return TdxGuestAttester(session.world.random)
+    return TdxGuestAttester(session.environment.random)
 
 
 def collateral_source(session: Session, given: Path | None, url: str) -> Callable[[bytes], bytes]:
@@ -267,7 +267,7 @@ def collateral_source(session: Session, given: Path | None, url: str) -> Callabl
         from earnest.attestation.collateral_cache import CollateralCache, pccs
 
         cache = CollateralCache(session.settings.data_dir / "collateral", pccs(url))
-        with progress(session.world.stderr, f"fetching collateral from {url}"):
-            return asyncio.run(cache.collateral(quote, int(session.world.clock()))).data
+        with progress(session.environment.stderr, f"fetching collateral from {url}"):
+            return asyncio.run(cache.collateral(quote, int(session.environment.clock()))).data
 
     return fetch
