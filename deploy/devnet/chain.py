@@ -15,13 +15,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from eth.abc import BlockHeaderAPI, ComputationAPI, ReceiptAPI, SignedTransactionAPI, StateAPI
 from eth.chains.base import MiningChain
 from eth.constants import ZERO_ADDRESS
-from eth.db import get_db_backend
+from eth.db.atomic import AtomicDB
+from eth.db.backends.memory import MemoryDB
 from eth.exceptions import PyEVMError
 from eth.vm.forks.prague import PragueVM
 from eth.vm.forks.prague.computation import PragueComputation
@@ -105,12 +107,25 @@ class Devnet:
         self.lock = threading.RLock()
         self._clock: Callable[[], float] = lambda: genesis_time
         self._offset = 0  # seconds that the chain's clock is ahead of `_clock`
-        self._chain = _genesis_chain(accounts, chain_id, genesis_time)
+        self._database = MemoryDB()
+        self._chain = _genesis_chain(AtomicDB(self._database), accounts, chain_id, genesis_time)
         self.tester = EthereumTester(_Backend(self, self._chain))
         """The same chain as eth-tester shows it, for web3's EthereumTesterProvider; it writes through this object."""
         self._blocks = [Mined(self._chain.get_canonical_block_header_by_number(0))]  # pyright: ignore
         self._block_numbers = {self._blocks[0].header.hash: 0}
         self._positions: dict[bytes, tuple[int, int]] = {}  # transaction hash -> block, index
+
+    def copy(self) -> Devnet:
+        """Returns an independent chain with the same blocks and clock. Waiting transactions are not copied."""
+        with self.lock:
+            twin = copy(self)
+            twin.mempool, twin.lock = Mempool(), threading.RLock()
+            twin._database = MemoryDB(dict(self._database.kv_store))
+            twin._chain = type(self._chain)(AtomicDB(twin._database))
+            twin.tester = EthereumTester(_Backend(twin, twin._chain))
+            twin._blocks = list(self._blocks)
+            twin._block_numbers, twin._positions = dict(self._block_numbers), dict(self._positions)
+        return twin
 
     # Time
 
@@ -376,7 +391,7 @@ class _Backend(PyEVMBackend):
         self._devnet.revert(number)
 
 
-def _genesis_chain(accounts: Mapping[str, int], chain_id: int, time: int) -> MiningChain:
+def _genesis_chain(database: AtomicDB, accounts: Mapping[str, int], chain_id: int, time: int) -> MiningChain:
     chain_class = _Chain.configure("DevnetChain", vm_configuration=((0, _VM),), chain_id=chain_id)
     parameters = {
         "coinbase": ZERO_ADDRESS,
@@ -391,4 +406,4 @@ def _genesis_chain(accounts: Mapping[str, int], chain_id: int, time: int) -> Min
         to_canonical_address(address): {"balance": wei, "nonce": 0, "code": b"", "storage": {}}
         for address, wei in accounts.items()
     }
-    return chain_class.from_genesis(get_db_backend(), parameters, balances)  # pyright: ignore
+    return chain_class.from_genesis(database, parameters, balances)  # pyright: ignore

@@ -565,3 +565,18 @@ def test_eth_tester_snapshots_are_the_devnets():
     devnet.mine(5)
     devnet.tester.revert_to_snapshot(snapshot)
     assert devnet.head.header.block_number == 2
+
+
+def test_a_copy_and_its_original_go_on_independently():
+    devnet = fresh_devnet()
+    devnet.send(signed(trainer, 0))
+    twin = devnet.copy()
+    assert twin.head == devnet.head
+    twin.send(signed(trainer, 1))
+    twin.travel(GENESIS_TIME + 50)
+    devnet.send(signed(trainer, 1))
+    assert twin.block(2) == devnet.head, "the same transaction makes the same block"
+    assert (devnet.now(), twin.now()) == (GENESIS_TIME + 2, GENESIS_TIME + 50)
+    devnet.revert(1)
+    assert twin.block_number(twin.head.header.hash) == 3
+    assert devnet.position(twin.block(2).transactions[0].hash) is None  # type: ignore[union-attr]
