@@ -1,8 +1,14 @@
-# Everything runs from .venv, which `make setup` builds from requirements.lock.
+# Every target runs from .venv, which `make setup` builds from requirements.lock.
 PY := .venv/bin/python
 STAMP := .venv/.installed
+.DEFAULT_GOAL := help
 
-.PHONY: demo demo-attested test check format bench bench-demo bench-training bench-codecs bench-attestation fuzz gas agreement clean
+.PHONY: help setup demo demo-attested test check format bench bench-demo bench-training bench-codecs bench-attestation fuzz gas agreement clean
+
+help:                     ## print every target
+	@awk -F ':.*## *' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP)           ## build .venv: torch, earnest and the tools of a developer (1 GB)
 
 $(STAMP): pyproject.toml requirements.lock
 	test -x $(PY) || python3 -m venv .venv
@@ -12,10 +18,10 @@ $(STAMP): pyproject.toml requirements.lock
 	$(PY) -m pip install --quiet -c requirements.lock --no-build-isolation -e '.[dev]'
 	touch $@
 
-demo: $(STAMP)            ## a whole run on the embedded chain: 4 trainers, 3 validators, one cheat
+demo: $(STAMP)            ## play a run on the embedded chain: 4 trainers, 3 validators, one cheat; 2 minutes
 	.venv/bin/earnest demo --attack sign-flip --output earnest-demo
 
-demo-attested: $(STAMP)   ## the same, where updates are signed inside (SIMULATED) TEEs: three cheats, all refused
+demo-attested: $(STAMP)   ## the same with updates signed inside SIMULATED TEEs: three cheats, all refused
 	.venv/bin/earnest demo --verification attested --output earnest-demo-attested
 
 test: $(STAMP)            ## every test, on two cores
@@ -28,7 +34,7 @@ check: $(STAMP)           ## format, lint, types, architecture, artifacts
 	.venv/bin/lint-imports
 	$(PY) -m earnest.deploy.compile --check
 
-format: $(STAMP)
+format: $(STAMP)          ## format every file, and fix what the linter can fix
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
@@ -41,7 +47,7 @@ agreement: $(STAMP)       ## contract against protocol/ on 2,000 generated round
 bench-demo: $(STAMP)      ## every attack over ten seeds: who lost what, who earned what
 	$(PY) -m benchmarks.demo
 
-bench-training: $(STAMP)  ## codecs, overlap and torchft's DiLoCo against AllReduce: loss, bytes, idle time; an hour
+bench-training: $(STAMP)  ## codecs, overlap and torchft's DiLoCo against AllReduce: loss, bytes, idle time; 1 hour
 	$(PY) -m pip install --quiet -c requirements.lock --no-build-isolation -e '.[bench]'
 	$(PY) -m benchmarks.training --plot docs/training.png
 	$(PY) -m benchmarks.idle
@@ -55,7 +61,7 @@ bench-attestation: $(STAMP) ## vectors and their verdicts, bytes and millisecond
 fuzz: $(STAMP)            ## 200,000 mutated quotes and certificates against contract and verifier
 	$(PY) -m benchmarks.fuzz_attestation --cases 200000
 
-bench: gas agreement bench-codecs bench-attestation fuzz bench-demo bench-training
+bench: gas agreement bench-codecs bench-attestation fuzz bench-demo bench-training ## all of the above; hours
 
-clean:
+clean:                    ## delete .venv and what demos wrote
 	rm -rf .venv build *.egg-info earnest-demo earnest-demo-attested
