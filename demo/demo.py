@@ -65,7 +65,7 @@ KEY_COST = 2  # scrypt N: these keys guard nothing
 PASSWORD = "demo"  # noqa: S105
 WORKERS = 2
 START_DELAY_S = 4_000
-MAX_EVIDENCE_BYTES = 1 << 26
+MAX_MEASUREMENTS_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -191,14 +191,14 @@ class Demo:
         return [one.reason or one.cause for one in troubles if one.round == round]
 
     def _reasons(self, round: int, seat: int) -> list[str]:
-        """Why an honest validator did not count an update, from its evidence file."""
+        """Why an honest validator did not count an update, from its measurements file."""
         judge = next(m for m in self.members if m.node.follower is self._judge)
         position = judge.node.seat_in(round)
         report = None if position is None else self._judge.record.reports(round)[position]
-        if report is None or not any(report.evidence):
+        if report is None or not any(report.measurements):
             return []
-        evidence = json.loads(judge.party.public.get(report.evidence, MAX_EVIDENCE_BYTES))
-        return [one["reason"] for one in evidence["seats"] if one["seat"] == seat and "reason" in one]
+        measurements = json.loads(judge.party.public.get(report.measurements, MAX_MEASUREMENTS_BYTES))
+        return [one["reason"] for one in measurements["seats"] if one["seat"] == seat and "reason" in one]
 
     def keys(self) -> list[dict[str, Any]]:
         """Every trainer's enclave key in an attested run: registered, or refused and why."""

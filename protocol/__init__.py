@@ -10,7 +10,7 @@ function here that both compute, to the last wei.
 | 4 time | `schedule` |
 | 5 updates | `manifest`, `merkle` |
 | 6 randomness | `seed`, `assignment` |
-| 7 scores | `weights`, `evidence`, `report`, `verdicts`, `recipe` |
+| 7 scores | `weights`, `harm`, `report`, `verdicts`, `recipe` |
 | 8 consensus | `consensus` |
 | 9 penalties | `penalties` |
 | 10 state | `step` |

@@ -70,9 +70,9 @@ class HarmTerms:
 
     def __post_init__(self) -> None:
         if not (self.bound > 0 and self.delta >= 0 and self.delta < self.bound):
-            raise ValueError("evidence needs 0 <= delta < bound")
+            raise ValueError("harm needs 0 <= delta < bound")
         if not (self.round_cap >= 1 and self.restart_rounds >= 1 and 0 < self.alpha < 1):
-            raise ValueError("evidence needs round_cap >= 1, restart_rounds >= 1 and 0 < alpha < 1")
+            raise ValueError("harm needs round_cap >= 1, restart_rounds >= 1 and 0 < alpha < 1")
 
     @property
     def largest_bet(self) -> float:
@@ -141,13 +141,13 @@ class HarmTest:
         )
 
     @property
-    def evidence(self) -> float:
+    def e_value(self) -> float:
         """The smaller e-value."""
         return min(self.held_out.wealth, self.own.wealth)
 
     def harmful(self, limit: float) -> bool:
         """Whether the evidence exceeds the threshold (see `threshold`)."""
-        return self.evidence > limit
+        return self.e_value > limit
 
     def restarted(self) -> "HarmTest":
         """After a verdict both processes start again."""

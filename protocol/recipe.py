@@ -173,7 +173,7 @@ class Scoring:
     trial_rounds: int = 1
     """Rounds at the start in which no weight exceeds 1; 0 for a run that starts from a trained model."""
 
-    evidence: HarmTerms = field(default_factory=HarmTerms)
+    harm: HarmTerms = field(default_factory=HarmTerms)
 
     def __post_init__(self) -> None:
         _require(self.held_out >= 2 and self.own >= 2, "held_out and own are at least 2")

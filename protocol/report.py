@@ -1,7 +1,7 @@
 """A validator's report on one round, and the commitment to it. Protocol sections 7 and 13.
 
 ```
-words = [base root, newest root, evidence hash, w0, w1, ...]
+words = [base root, newest root, measurements root, w0, w1, ...]
 w_j   = ten seats, 10j first: seat 10j + i in bits [24 * (9 - i), 24 * (10 - i)), the top 16 bits zero
 seat  = weight << 8 | verdict
 ```
@@ -51,8 +51,8 @@ class Report:
     newest_root: bytes
     """Root of the state that the round's aggregate is added to."""
 
-    evidence: bytes
-    """Content root of the evidence file, under which it can be fetched."""
+    measurements: bytes
+    """Content root of the measurements file, under which it can be fetched."""
 
     votes: tuple[SeatVote, ...]
 
@@ -65,7 +65,7 @@ class Report:
         last = max((i for i, vote in enumerate(self.votes) if vote != ABSENT), default=-1)
         seats = [self.vote(i) for i in range(-(-(last + 1) // SEATS_PER_WORD) * SEATS_PER_WORD)]
         pages = [seats[i : i + SEATS_PER_WORD] for i in range(0, len(seats), SEATS_PER_WORD)]
-        return [self.base_root, self.newest_root, self.evidence, *map(_pack, pages)]
+        return [self.base_root, self.newest_root, self.measurements, *map(_pack, pages)]
 
     def hash(self) -> bytes:
         return words_hash(self.words())

@@ -25,7 +25,7 @@ from earnest.training.diloco.state import spec
 from earnest.validator.gain import Losses, Meter, applied, mean_update
 from earnest.validator.harm import HarmBook, HarmFinding
 from earnest.validator.payload import Rejection, check_payload
-from earnest.validator.report import evidence_file
+from earnest.validator.report import measurements_file
 from earnest.validator.round import (
     History,
     Judgement,
@@ -79,7 +79,7 @@ def judge_round(inputs: RoundInputs) -> Judgement:
         harm=harm,
         memory=memory,
     )
-    return replace(judgement, evidence=evidence_file(inputs, judgement))
+    return replace(judgement, measurements_file=measurements_file(inputs, judgement))
 
 
 def _decode(inputs: RoundInputs) -> tuple[dict[int, PastUpdate], dict[int, Rejection]]:
@@ -185,7 +185,7 @@ def _weigh_harm(
     """Verdict 4: feed this round's gains to each trainer's two processes. Round 0 is no evidence."""
     trainers = {seat: one.trainer for seat, one in running.items()}
     gains = {trainers[seat]: measurements.gains(seat) for seat in running}
-    terms = inputs.recipe.scoring.evidence
+    terms = inputs.recipe.scoring.harm
     limit = threshold(terms, inputs.rounds, inputs.trainer_limit)
     book, found = inputs.memory.harm.after(inputs.round, gains, terms, limit)
     return book, {seat: found[trainer] for seat, trainer in trainers.items() if trainer in found}

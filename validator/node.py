@@ -26,7 +26,7 @@ from earnest.validator.attested import Enclaves
 from earnest.validator.judge import History, Judgement, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.payload import Rejection, check_payload
 from earnest.validator.report import abstention, build_report
-from earnest.validator.similarity import MEMORY_ROUNDS, PastUpdate, Position, original_of
+from earnest.validator.similarity import MEMORY_ROUNDS, PastUpdate, original_of
 
 log = structlog.get_logger()
 
@@ -155,14 +155,14 @@ class ValidatorNode(Node):
         """Judges, and abstains from every seat if this machine fails: that is no verdict on anybody."""
         try:
             judged = self._judge_round(inputs)
-            evidence = self.parts.store.put(judged.evidence)
+            measurements = self.parts.store.put(judged.measurements_file)
             self._remember(inputs.round, judged.memory)
             self._tell(inputs.round, judged)
         except (MemoryError, OSError, StorageError, RuntimeError, ValueError) as error:
             # RuntimeError: torch's word for a lack of memory. ValueError: numbers that no report can hold.
             log.error("abstaining", round=inputs.round, cause=str(error))
             return abstention(inputs)
-        return build_report(judged, inputs.base_root, inputs.newest_root, evidence)
+        return build_report(judged, inputs.base_root, inputs.newest_root, measurements)
 
     def _warn_if_late(self, round: int) -> None:
         window = self.follower.schedule.report_commit(round)
@@ -215,7 +215,7 @@ class ValidatorNode(Node):
             Submission(
                 seat,
                 seen.manifests[seat],
-                Position(*seen.commits[seat]),
+                seen.commits[seat],
                 found if isinstance(found, bytes) else self._missing(round, seat, found, cut_off),
             )
             for seat, found in payloads.items()
@@ -258,7 +258,7 @@ class ValidatorNode(Node):
             manifest = seen.manifests[seat]
             checked = self._checked(payload, manifest) if isinstance(payload, bytes) else None
             if isinstance(checked, Update):
-                at = Position(*seen.commits[seat])
+                at = seen.commits[seat]
                 found.append(PastUpdate(round, seat, manifest.trainer, at, manifest.update, checked))
         return found
 

@@ -20,7 +20,7 @@ from earnest.protocol.verdicts import Verdict
 from earnest.validator.gain import Losses
 from earnest.validator.round import Judgement, RoundInputs, Submission
 
-FORMAT = "earnest-evidence-1"
+FORMAT = "earnest-measurements-1"
 
 
 def build_report(judgement: Judgement, base_root: bytes, newest_root: bytes, evidence: bytes) -> Report:
@@ -36,7 +36,7 @@ def abstention(inputs: RoundInputs) -> Report:
     return Report(inputs.base_root, inputs.newest_root, bytes(32), tuple(votes))
 
 
-def evidence_file(inputs: RoundInputs, judgement: Judgement) -> bytes:
+def measurements_file(inputs: RoundInputs, judgement: Judgement) -> bytes:
     """Everything a judgement rests on, as canonical JSON. Protocol section 7."""
     measured = judgement.measurements
     return canonical_json(
@@ -69,7 +69,7 @@ def _seat(inputs: RoundInputs, judgement: Judgement, one: Submission) -> dict[st
     found: dict[str, Any] = {
         "seat": seat,
         "trainer": one.manifest.trainer,
-        "position": [one.position.block, one.position.index],
+        "position": list(one.position),
         "update": one.manifest.update.hex(),
         "verdict": Verdict(vote.verdict).name.lower(),
         "weight": vote.weight,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from earnest.client.run.record import LogPosition
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.report import SeatVote
@@ -18,7 +19,7 @@ from earnest.validator.gain import Losses, summarise
 from earnest.validator.harm import HarmBook, HarmFinding
 from earnest.validator.margin import margin
 from earnest.validator.payload import Rejection
-from earnest.validator.similarity import Likeness, PastUpdate, Position
+from earnest.validator.similarity import Likeness, PastUpdate
 
 
 class Missing(Enum):
@@ -39,7 +40,7 @@ class Submission:
 
     seat: int
     manifest: Manifest
-    position: Position
+    position: LogPosition
     payload: bytes | Missing
 
 
@@ -155,5 +156,5 @@ class Judgement:
     scores: Mapping[int, Score]
     harm: Mapping[int, HarmFinding]
     memory: History
-    evidence: bytes = b""
-    """The evidence file, written last (`earnest.validator.report`)."""
+    measurements_file: bytes = b""
+    """The measurements file, written last (`earnest.validator.report`)."""

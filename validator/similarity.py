@@ -17,19 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from earnest.client.run.record import LogPosition
 from earnest.protocol.recipe import Scoring
 from earnest.training.codecs import Update
 
 MEMORY_ROUNDS = 8
 """Rounds for which an update stays comparable."""
-
-
-@dataclass(frozen=True, order=True)
-class Position:
-    """Where a commitment stands on the chain; the order of two of them decides who copied whom."""
-
-    block: int
-    index: int
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,7 @@ class PastUpdate:
     round: int
     seat: int
     trainer: str
-    position: Position
+    position: LogPosition
     root: bytes
     update: Update
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # which needs torch
     from earnest.client.run.follower import Follower
 
 MAX_FILE_BYTES = 1 << 24
-"""A validator's evidence of a round, with every loss that it measured."""
+"""Largest measurements file that is fetched: it holds every loss that a validator measured in a round."""
 
 FILES_ASKED = 2
 FETCH_S = 3.0
@@ -71,7 +71,7 @@ def outcome(record: RunRecord, round: int, seat: int) -> Outcome:
 
 
 def reason(follower: Follower, round: int, seat: int, verdict: Verdict) -> str | None:
-    """Why, in the words of a validator that gave this verdict; None where its evidence file cannot be had."""
+    """Why, in the words of a validator that gave this verdict; None where its measurements file is not available."""
     for root, source in list(_files(follower, round, seat, verdict))[:FILES_ASKED]:
         try:
             told = _read(fetch(root, None, [source], MAX_FILE_BYTES, timeout_s=FETCH_S), seat)
@@ -83,15 +83,20 @@ def reason(follower: Follower, round: int, seat: int, verdict: Verdict) -> str |
 
 
 def _files(follower: Follower, round: int, seat: int, verdict: Verdict) -> Iterator[tuple[bytes, str]]:
-    """(root, base URL) of the evidence of each validator that gave this verdict."""
+    """(root, base URL) of the measurements file of each validator that gave this verdict."""
     for validator, report in enumerate(follower.record.reports(round)):
         source = follower.mirror_of(validator)
-        if report is not None and any(report.evidence) and source and report.vote(seat).verdict == verdict:
-            yield report.evidence, source
+        if (
+            report is not None
+            and any(report.measurements)
+            and source
+            and report.vote(seat).verdict == verdict
+        ):
+            yield report.measurements, source
 
 
 def _read(content: bytes, seat: int) -> str | None:
-    """The seat's reason in an evidence file, which is a stranger's: None for anything else."""
+    """The seat's reason in a measurements file, which is a stranger's: None for anything else."""
     try:
         check_depth(content)
         document = json.loads(content)

@@ -42,7 +42,7 @@ class SeatRecord:
         return starts[-1] if starts else None
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """Where on the chain something was recorded; the earlier of two is the smaller."""
 
     block: int
@@ -90,13 +90,13 @@ class KeyRegistration:
 class RoundRecord:
     """What was recorded of one round."""
 
-    commits: dict[int, Position] = field(default_factory=dict)
+    commits: dict[int, LogPosition] = field(default_factory=dict)
     manifests: dict[int, Manifest] = field(default_factory=dict)
     attested: dict[int, KeyRegistration] = field(default_factory=dict)
     """By trainer seat the registration of the key that signed its manifest, as it stood then."""
 
     seed: bytes | None = None
-    report_commits: dict[int, Position] = field(default_factory=dict)
+    report_commits: dict[int, LogPosition] = field(default_factory=dict)
     report_words: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
 
 
@@ -157,7 +157,7 @@ class RunRecord:
                 self._events.append(event)
                 self._settled.clear()
                 if (fold := _FOLDS.get(event.name)) is not None:
-                    fold(self, event.args, Position(event.block, event.index))
+                    fold(self, event.args, LogPosition(event.block, event.index))
             elif event.args.get("penalty") in self.penalties:
                 self._events.append(event)
                 self._on_penalty(event.name, event.args)
@@ -182,53 +182,53 @@ class RunRecord:
         policy = self._params and self._params.attestation_policy
         return [e for e in self._events if e.name not in _NARROWINGS or e.args["policy"] == policy]
 
-    def _run_created(self, args: dict[str, Any], at: Position) -> None:
+    def _run_created(self, args: dict[str, Any], at: LogPosition) -> None:
         self._params = RunParams(*_as_tuple(args["params"]))
         self._planned_rounds = self._params.rounds
         self.sponsor, self.uri = args["sponsor"], args["uri"]
 
-    def _run_ended(self, args: dict[str, Any], at: Position) -> None:
+    def _run_ended(self, args: dict[str, Any], at: LogPosition) -> None:
         self._planned_rounds = args["rounds"]
 
-    def _seat_taken(self, args: dict[str, Any], at: Position) -> None:
+    def _seat_taken(self, args: dict[str, Any], at: LogPosition) -> None:
         seat, start = self.seat(Role(args["role"]), args["seat"]), args["from_round"]
         seat.owner.set(start, args["account"])
         seat.operator.set(start, args["operator"])
         seat.stake.set(start, args["stake"])
         seat.uris.set(start, args["uri"])
 
-    def _operator_changed(self, args: dict[str, Any], at: Position) -> None:
+    def _operator_changed(self, args: dict[str, Any], at: LogPosition) -> None:
         self.seat(Role(args["role"]), args["seat"]).operator.set(args["from_round"], args["new"])
 
-    def _uri_changed(self, args: dict[str, Any], at: Position) -> None:
+    def _uri_changed(self, args: dict[str, Any], at: LogPosition) -> None:
         seat = self.seat(Role(args["role"]), args["seat"])
         newest, _ = seat.owner.changes[-1]
         seat.uris.set(newest, args["uri"])
 
-    def _stake_synced(self, args: dict[str, Any], at: Position) -> None:
+    def _stake_synced(self, args: dict[str, Any], at: LogPosition) -> None:
         self.seat(Role(args["role"]), args["seat"]).stake.set(args["from_round"], args["new"])
 
-    def _asked_back(self, args: dict[str, Any], at: Position) -> None:
+    def _asked_back(self, args: dict[str, Any], at: LogPosition) -> None:
         self.seat(Role.VALIDATOR, args["seat"]).asked_back.set(args["from_round"], args["from_round"])
 
-    def _committed(self, args: dict[str, Any], at: Position) -> None:
+    def _committed(self, args: dict[str, Any], at: LogPosition) -> None:
         self.round(args["round"]).commits[args["seat"]] = at
 
-    def _revealed(self, args: dict[str, Any], at: Position) -> None:
+    def _revealed(self, args: dict[str, Any], at: LogPosition) -> None:
         self.round(args["round"]).manifests[args["seat"]] = Manifest(*_as_tuple(args["manifest"]))
 
-    def _attested_reveal(self, args: dict[str, Any], at: Position) -> None:
+    def _attested_reveal(self, args: dict[str, Any], at: LogPosition) -> None:
         self._revealed(args, at)
         round, seat = self.round(args["round"]), args["seat"]
         registered = self.newest_key(round.manifests[seat].trainer)
         if registered is not None and registered.key == args["key"]:
             round.attested[seat] = registered
 
-    def _key_registered(self, args: dict[str, Any], at: Position) -> None:
+    def _key_registered(self, args: dict[str, Any], at: LogPosition) -> None:
         fields = {name: value for name, value in args.items() if name != "run"}
         self.keys.setdefault(args["trainer"], []).append(KeyRegistration(**fields))
 
-    def _key_revoked(self, args: dict[str, Any], at: Position) -> None:
+    def _key_revoked(self, args: dict[str, Any], at: LogPosition) -> None:
         registered = self.keys[args["trainer"]]
         registered[-1] = replace(registered[-1], revoked=args["expiry"], revoked_for=args["entry"])
 
@@ -238,17 +238,17 @@ class RunRecord:
     def _floor_raised(self, args: dict[str, Any]) -> None:
         self._floors.setdefault(args["policy"], []).append((args["time"], args["floor"]))
 
-    def _seed_stored(self, args: dict[str, Any], at: Position) -> None:
+    def _seed_stored(self, args: dict[str, Any], at: LogPosition) -> None:
         self.round(args["round"]).seed = bytes(args["seed"])
 
-    def _report_committed(self, args: dict[str, Any], at: Position) -> None:
+    def _report_committed(self, args: dict[str, Any], at: LogPosition) -> None:
         self.round(args["round"]).report_commits[args["seat"]] = at
 
-    def _report_revealed(self, args: dict[str, Any], at: Position) -> None:
+    def _report_revealed(self, args: dict[str, Any], at: LogPosition) -> None:
         words = tuple(bytes(word) for word in args["report"])
         self.round(args["round"]).report_words[args["seat"]] = words
 
-    def _penalty_locked(self, args: dict[str, Any], at: Position) -> None:
+    def _penalty_locked(self, args: dict[str, Any], at: LogPosition) -> None:
         self.penalties[bytes(args["penalty"])] = {**args, "status": "locked"}
         if args["verdict"] in BARRING:
             until = self.params.penalty_terms().barred_until(args["round"])

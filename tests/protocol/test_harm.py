@@ -49,7 +49,7 @@ def test_no_bet_gains_on_average_under_the_null(series, position, spread):
         assert growth <= 1
 
 
-def test_good_sequences_are_no_evidence():
+def test_good_sequences_are_no_sign_of_harm():
     assert EProcess().update_round([0.02] * 5_000, TERMS).wealth == 1.0
 
 
@@ -117,13 +117,13 @@ def test_harmful_needs_both_processes():
     for r in range(1, 4):
         odd_data = odd_data.update_round(r, bad, good, TERMS)
         attack = attack.update_round(r, bad, bad, TERMS)
-    assert odd_data.evidence == 1.0
+    assert odd_data.e_value == 1.0
     assert not odd_data.harmful(limit)
     assert attack.harmful(limit)
-    assert not attack.harmful(attack.evidence)
+    assert not attack.harmful(attack.e_value)
 
 
-def test_round_0_is_no_evidence():
+def test_round_0_is_no_sign_of_harm():
     with pytest.raises(ValueError, match="round 0"):
         HarmTest().update_round(0, [], [], TERMS)
 
@@ -131,10 +131,10 @@ def test_round_0_is_no_evidence():
 def test_restarts_are_aligned_to_the_runs_rounds():
     bad = [-0.1] * 512
     late = HarmTest().update_round(9, bad, bad, TERMS)
-    assert late.evidence == 1e3
+    assert late.e_value == 1e3
     fresh = late.update_round(10, bad, bad, TERMS)
     assert fresh == HarmTest().update_round(10, bad, bad, TERMS)
-    assert fresh.update_round(19, bad, bad, TERMS).evidence == 1e6
+    assert fresh.update_round(19, bad, bad, TERMS).e_value == 1e6
 
 
 def test_both_processes_restart_after_a_verdict():
@@ -156,5 +156,5 @@ def test_both_processes_restart_after_a_verdict():
     ],
 )
 def test_terms_that_make_no_test_are_refused(terms):
-    with pytest.raises(ValueError, match="evidence needs"):
+    with pytest.raises(ValueError, match="harm needs"):
         HarmTerms(**terms)

@@ -27,7 +27,7 @@ recipes = st.builds(
     seed=st.integers(0, 2**64 - 1),
     inner=st.builds(Inner, steps=st.integers(1, 9), batch=st.integers(512, 600), lr=positive),
     outer=st.builds(Outer, lr=positive, momentum=st.floats(0, 0.99)),
-    scoring=st.builds(Scoring, clip_norm=positive, evidence=st.builds(HarmTerms, bound=st.floats(0.1, 1))),
+    scoring=st.builds(Scoring, clip_norm=positive, harm=st.builds(HarmTerms, bound=st.floats(0.1, 1))),
 )
 
 
@@ -62,7 +62,7 @@ def test_defaults_are_those_of_the_protocol_page():
     scoring = RECIPE.scoring
     assert (scoring.held_out, scoring.own, scoring.strength) == (512, 512, 0.5)
     assert (scoring.overlap_similarity, scoring.cosine_similarity, scoring.norm_limit) == (0.4, 0.65, 5.0)
-    assert scoring.evidence == HarmTerms(0.2, 0.005, 1e3, 10, 1e-6)
+    assert scoring.harm == HarmTerms(0.2, 0.005, 1e3, 10, 1e-6)
     assert RECIPE.codec.chunk == 4096
 
 
@@ -110,7 +110,7 @@ def edited(path: str, value) -> bytes:
         ("colour", 1, "recipe: unknown key 'colour'"),
         ("seed", ..., "recipe: missing key 'seed'"),
         ("inner.momentum", 1, "recipe.inner: unknown key 'momentum'"),
-        ("scoring.evidence.alpha", ..., "recipe.scoring.evidence: missing key 'alpha'"),
+        ("scoring.harm.alpha", ..., "recipe.scoring.harm: missing key 'alpha'"),
         ("seed", 1.0, "recipe.seed: 1.0 is not int"),
         ("seed", True, "recipe.seed: True is not int"),
         ("seed", -1, "recipe: seed lies in"),
@@ -155,7 +155,7 @@ def edited(path: str, value) -> bytes:
         ("outer.momentum", 1.0, "momentum lies in"),
         ("scoring.strength", 0.0, "strength lies in"),
         ("scoring.held_out", 1, "held_out and own"),
-        ("scoring.evidence.delta", 0.5, "evidence needs"),
+        ("scoring.harm.delta", 0.5, "harm needs"),
         ("task_options", {"a": []}, "recipe.task_options.a"),
         ("task_options", {"a": None}, "recipe.task_options.a"),
         ("pool_size", 0, "pool_size lies in"),

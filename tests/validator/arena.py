@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from earnest.client.run.record import LogPosition
 from earnest.demo.adversaries import ATTACKS, Forgery
 from earnest.protocol import step
 from earnest.protocol.manifest import Manifest
@@ -23,7 +24,6 @@ from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.state import spec, state_root
 from earnest.training.tasks.task import Task
 from earnest.validator.judge import History, Judgement, RoundInputs, Submission, judge_round
-from earnest.validator.similarity import Position
 
 RUN = 1
 
@@ -131,7 +131,7 @@ class Arena:
             tokens=0,
             size=len(payload),
         )
-        return Submission(seat, manifest, Position(100 + self.round, seat), payload)
+        return Submission(seat, manifest, LogPosition(100 + self.round, seat), payload)
 
 
 def with_payload(submission: Submission, payload: bytes) -> Submission:

@@ -214,7 +214,7 @@ def test_an_unattested_update_earns_nothing_and_costs_nothing(arena: Arena) -> N
     assert judged.refusals == {2: refusal}
     assert 2 not in judged.measurements.after
     assert [judged.votes[seat].verdict for seat in (0, 1, 3)] == [Verdict.ACCEPTED] * 3
-    assert refusal.reason.encode() in judged.evidence
+    assert refusal.reason.encode() in judged.measurements_file
 
 
 def test_what_is_wrong_with_the_payload_comes_first(arena: Arena) -> None:

@@ -17,7 +17,7 @@ def play(book: HarmBook, rounds: range, fresh: np.ndarray, own: np.ndarray, trai
     return book, found.get(trainer)
 
 
-def test_round_zero_is_no_evidence():
+def test_round_zero_is_skipped():
     book, finding = play(HarmBook(), range(1), BAD, BAD)
     assert book == HarmBook()
     assert finding is None
@@ -49,18 +49,18 @@ def test_after_a_verdict_both_processes_start_again():
     book, finding = play(HarmBook(), range(4), BAD, BAD)
     assert finding is not None
     assert finding.harmful
-    assert book.tests["cheat"].evidence == 1
+    assert book.tests["cheat"].e_value == 1
     _, next_one = play(book, range(4, 5), BAD, BAD)
     assert next_one is not None
     assert not next_one.harmful
 
 
-def test_evidence_is_the_trainers_and_not_the_seats():
+def test_a_harm_test_is_the_trainers_and_not_the_seats():
     book, _ = play(HarmBook(), range(3), BAD, BAD)
     book, finding = play(book, range(3, 4), BAD, BAD, trainer="successor")
     assert finding is not None
     assert not finding.harmful
-    assert book.tests["cheat"].evidence > 1
+    assert book.tests["cheat"].e_value > 1
 
 
 def test_a_saved_book_is_read_back_to_the_last_bit():

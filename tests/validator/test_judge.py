@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from earnest.client.run.record import LogPosition
 from earnest.demo.adversaries import ATTACKS
 from earnest.protocol.consensus import Ballot, settle
 from earnest.protocol.report import Report, SeatVote
@@ -14,7 +15,6 @@ from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.validator.gain import Meter
 from earnest.validator.judge import History, Judgement, Missing, RoundInputs, Submission, judge_round
 from earnest.validator.round import Measurements
-from earnest.validator.similarity import Position
 from tests.validator.arena import Arena, with_payload
 from tests.validator.conftest import OPTIONS
 
@@ -107,7 +107,7 @@ def test_a_sparse_copy_with_other_numbers_is_not_counted(sparse: Arena):
 def test_an_identical_update_is_the_later_commitments_fault_whatever_its_seat(arena: Arena):
     inputs = arena.train()
     twin = with_payload(inputs.submissions[0], arena.published[2][arena.round])
-    judgement = judge_round(swapped(inputs, 0, replace(twin, position=Position(10_000, 0))))
+    judgement = judge_round(swapped(inputs, 0, replace(twin, position=LogPosition(10_000, 0))))
     assert judgement.votes[0].verdict == Verdict.COPIED
     assert judgement.votes[2].verdict == Verdict.ACCEPTED
     earlier = judge_round(swapped(inputs, 0, twin))
@@ -245,7 +245,7 @@ def test_the_same_inputs_give_the_same_judgement_to_the_last_byte(arena: Arena):
     inputs = arena.train()
     one, other = judge_round(inputs), judge_round(inputs)
     assert one.votes == other.votes
-    assert one.evidence == other.evidence
+    assert one.measurements_file == other.measurements_file
     assert one.memory.to_bytes() == other.memory.to_bytes()
 
 
@@ -265,7 +265,10 @@ def test_memory_is_the_same_after_a_restart(arena: Arena):
     saved = inputs.memory.to_bytes()
     restored = History.from_bytes(saved).with_earlier(inputs.memory.earlier)
     assert restored == inputs.memory
-    assert judge_round(replace(inputs, memory=restored)).evidence == judge_round(inputs).evidence
+    assert (
+        judge_round(replace(inputs, memory=restored)).measurements_file
+        == judge_round(inputs).measurements_file
+    )
 
 
 def pay(votes: tuple[SeatVote, ...]) -> tuple[int, ...]:

@@ -97,12 +97,12 @@ def test_every_node_reaches_the_state_that_the_contract_records(attacked: World)
     assert roots == {attacked.contracts.settlement.final_state(attacked.run, at=attacked.chain.head())}
 
 
-def test_the_evidence_can_be_fetched_and_gives_the_same_weights(attacked: World) -> None:
+def test_the_measurements_file_can_be_fetched_and_gives_the_same_weights(attacked: World) -> None:
     report = reports(attacked, 1)[0]
     assert report is not None
-    evidence = attacked.party("validator-0").public.get(report.evidence, 1 << 24)
-    assert content_root(evidence) == report.evidence
-    document = json.loads(evidence)
+    measurements = attacked.party("validator-0").public.get(report.measurements, 1 << 24)
+    assert content_root(measurements) == report.measurements
+    document = json.loads(measurements)
     held = {key: np.array(document["held_out"][key]) for key in ("before", "control")}
     scores: dict[int, Score] = {}
     for seat in document["seats"]:

@@ -25,7 +25,7 @@ def test_on_private_data_the_gain_on_fresh_samples_alone_is_weighed(arena: Arena
     assert [vote.verdict for vote in judgement.votes] == [Verdict.ACCEPTED] * 4
     assert all(vote.weight > 10_000 for vote in judgement.votes)
     assert all(score.margin is None for score in judgement.scores.values())
-    seats = json.loads(judgement.evidence)["seats"]
+    seats = json.loads(judgement.measurements_file)["seats"]
     assert all("own" not in seat and len(seat["held_out_after"]) == 256 for seat in seats)
 
 

@@ -1,4 +1,4 @@
-"""The evidence file: from it alone, anyone can redo every number of a judgement."""
+"""The measurements file: from it alone, anyone can redo every number of a judgement."""
 
 import json
 
@@ -22,17 +22,17 @@ def judged(arena: Arena) -> tuple[RoundInputs, Judgement]:
     return inputs, judge_round(inputs)
 
 
-def test_the_report_carries_the_votes_and_names_the_evidence_file(judged: tuple[RoundInputs, Judgement]):
+def test_the_report_carries_the_votes_and_names_the_measurements_file(judged: tuple[RoundInputs, Judgement]):
     inputs, judgement = judged
-    root = content_root(judgement.evidence)
+    root = content_root(judgement.measurements_file)
     report = build_report(judgement, inputs.base_root, inputs.newest_root, root)
     assert decode_report(report.words(), len(judgement.votes)) == report
-    assert (report.votes, report.evidence) == (judgement.votes, root)
+    assert (report.votes, report.measurements) == (judgement.votes, root)
 
 
 def test_scores_and_weights_can_be_redone_from_the_file(judged: tuple[RoundInputs, Judgement]):
     _, judgement = judged
-    document = json.loads(judgement.evidence)
+    document = json.loads(judgement.measurements_file)
     before, control = (np.array(document["held_out"][key]) for key in ("before", "control"))
     scores = []
     for seat in document["seats"]:
@@ -50,7 +50,7 @@ def test_scores_and_weights_can_be_redone_from_the_file(judged: tuple[RoundInput
 
 def test_e_values_can_be_redone_from_the_file_and_the_memory(judged: tuple[RoundInputs, Judgement]):
     inputs, judgement = judged
-    document, terms = json.loads(judgement.evidence), inputs.recipe.scoring.evidence
+    document, terms = json.loads(judgement.measurements_file), inputs.recipe.scoring.harm
     for seat in document["seats"]:
         test = inputs.memory.harm.tests[seat["trainer"]]
         gains = np.array(document["held_out"]["before"]) - np.array(seat["held_out_after"])
@@ -60,7 +60,7 @@ def test_e_values_can_be_redone_from_the_file_and_the_memory(judged: tuple[Round
 
 def test_the_file_names_everything_it_was_made_from(judged: tuple[RoundInputs, Judgement]):
     inputs, judgement = judged
-    document = json.loads(judgement.evidence)
+    document = json.loads(judgement.measurements_file)
     assert document["recipe"] == inputs.recipe.hash().hex()
     assert document["seed"] == inputs.seed.hex()
     assert (document["base_root"], document["newest_root"]) == (
@@ -75,7 +75,7 @@ def test_the_file_names_everything_it_was_made_from(judged: tuple[RoundInputs, J
 
 def test_the_file_is_canonical(judged: tuple[RoundInputs, Judgement]):
     _, judgement = judged
-    assert canonical_json(json.loads(judgement.evidence)) == judgement.evidence
+    assert canonical_json(json.loads(judgement.measurements_file)) == judgement.measurements_file
 
 
 def test_no_number_without_a_word_in_json_gets_into_a_file():

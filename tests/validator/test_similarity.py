@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from earnest.client.run.record import LogPosition
 from earnest.protocol.recipe import CodecChoice, Scoring
 from earnest.training.codecs import Update, make_codec
 from earnest.training.diloco.state import Spec
 from earnest.validator.similarity import (
     PastUpdate,
-    Position,
     compare,
     index_overlap,
     original_of,
@@ -45,7 +45,7 @@ def honest(seed: int, common: float = 3.0) -> Tensor:
 
 
 def published(update: Update, seat: int = 0, round_: int = 3, block: int | None = None) -> PastUpdate:
-    at = Position(100 + round_ if block is None else block, seat)
+    at = LogPosition(100 + round_ if block is None else block, seat)
     return PastUpdate(round_, seat, f"trainer {seat}", at, bytes([seat]) * 32, update)
 
 

@@ -87,13 +87,13 @@ def attested_world(folder: Path, trainers: int, **setup: Any) -> AbstractContext
 
 
 def reasons(world: World, name: str, round: int) -> dict[int, str]:
-    """By seat why a validator did not count an update, from its evidence file."""
+    """By seat why a validator did not count an update, from its measurements file."""
     node = world.nodes[name]
     position = node.seat_in(round)
     report = None if position is None else node.record.reports(round)[position]
     assert report is not None
-    evidence = json.loads(world.party(name).public.get(report.evidence, 1 << 24))
-    return {one["seat"]: one["reason"] for one in evidence["seats"] if "reason" in one}
+    measurements = json.loads(world.party(name).public.get(report.measurements, 1 << 24))
+    return {one["seat"]: one["reason"] for one in measurements["seats"] if "reason" in one}
 
 
 class Forger:
