@@ -18,7 +18,7 @@ from earnest.training.codecs import make_codec
 from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.outer import aggregate, outer_step
-from earnest.training.diloco.state import State, spec, write_parameters
+from earnest.training.diloco.state import State, write_parameters
 from earnest.training.tasks.shakespeare import Shakespeare, demo_recipe
 
 TRAINERS, ROUNDS = 4, 6
@@ -36,9 +36,9 @@ def report(task: Shakespeare, state: State, batch: int = 32) -> float:
 
 def run(task: Shakespeare, recipe: Recipe, reset: bool) -> None:
     state, pool = initial_state(task, recipe), recipe.sample_pool()
-    codec = make_codec(recipe.codec, spec(state))
+    codec = make_codec(recipe.codec, state.spec)
     memories = [TrainerState() for _ in range(TRAINERS)]
-    ratio = spec(state).dense_bytes / codec.payload_bytes
+    ratio = state.spec.dense_bytes / codec.payload_bytes
     print(f"{codec.name}: {codec.payload_bytes} bytes per update, 1/{ratio:.1f} of dense float32")
     print(f"start    {report(task, state):.3f} nats per byte")
     for round in range(ROUNDS):

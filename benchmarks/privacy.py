@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from earnest.protocol.recipe import Inner, Outer, Privacy
 from earnest.training.diloco.initial import initial_state
-from earnest.training.diloco.state import spec
 from earnest.training.local import report_loss, simulate
 from earnest.training.privacy import epsilon, noise_to_signal
 from earnest.training.tasks.own import recipe_for
@@ -37,7 +36,7 @@ def main() -> None:
         task, TASK, task_options=OPTIONS, inner=inner, outer=outer, seed=options.seed, data="private"
     )
     start = initial_state(task, plain)
-    size = spec(start).size
+    size = start.spec.size
     print(f"{size:,} parameters, {options.trainers} trainers, {options.rounds} rounds of {inner.steps} steps")
     print(f"before: loss {report_loss(task, plain, start):.3f} nats per byte")
     print("noise / clip    epsilon (1e-5)    noise / update    in the mean    loss")

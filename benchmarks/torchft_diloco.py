@@ -20,7 +20,7 @@ from earnest.protocol.recipe import Recipe
 from earnest.training.diloco.engine import step_rates
 from earnest.training.diloco.optimizers import inner_optimizer, set_rate
 from earnest.training.diloco.precision import Precision
-from earnest.training.diloco.state import State, from_bytes, read_parameters, spec, write_parameters
+from earnest.training.diloco.state import State, from_bytes, read_parameters, write_parameters
 from earnest.training.tasks.task import Task
 
 Samples = Callable[[int, int, int], Sequence[Sequence[int]]]
@@ -71,7 +71,7 @@ def _replica(
     torch.set_num_threads(1)
     task, inner, outer = make_task(), recipe.inner, recipe.outer
     model = task.build_model(recipe.seed)
-    layout = spec(State.start(read_parameters(model), 1.0))
+    layout = State.start(read_parameters(model), 1.0).spec
     write_parameters(model, from_bytes(start, layout).parameters)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     manager = torchft.Manager(

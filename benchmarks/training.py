@@ -37,7 +37,7 @@ from earnest.training.diloco.optimizers import inner_optimizer, set_rate
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.overlap import local_start
 from earnest.training.diloco.precision import Precision
-from earnest.training.diloco.state import State, from_bytes, read_parameters, spec, to_bytes, write_parameters
+from earnest.training.diloco.state import State, from_bytes, read_parameters, to_bytes, write_parameters
 from earnest.training.tasks.shakespeare import Shakespeare
 
 TRAINERS, STEPS, BATCH = 8, 30, 4
@@ -159,7 +159,7 @@ def pretrained(seed: int, steps: int, cache: Path) -> State:
     cache.mkdir(parents=True, exist_ok=True)
     file = cache / f"{recipe.hash().hex()[:16]}.safetensors"
     if file.exists():
-        return from_bytes(file.read_bytes(), spec(start))
+        return from_bytes(file.read_bytes(), start.spec)
     last = task.pool_size
     ids = range(last - steps * PRETRAINING_BATCH, last)
     local = train_round(task, recipe, start, ids, 0, 1, TrainerState(), machine=Machine("cpu"))
@@ -175,7 +175,7 @@ def pretrained(seed: int, steps: int, cache: Path) -> State:
 def run_diloco(name: str, seed: int, start: State, rounds: int) -> Result:
     """Every trainer's rounds one after the other; canonical states exactly as a run's nodes reach them."""
     task, recipe = make_task(), METHODS[name].recipe(seed)
-    codec = make_codec(recipe.codec, spec(start))
+    codec = make_codec(recipe.codec, start.spec)
     memories = [TrainerState() for _ in range(TRAINERS)]
     pending: list[Update | None] = [None] * TRAINERS
     states, losses, sent, steps = [start], [], 0, 0
@@ -223,7 +223,7 @@ def _worker(rank: int, store: str, seed: int, start: bytes, rounds: int, results
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=TRAINERS)
     task, recipe = make_task(), Method().recipe(seed)
     model = task.build_model(seed)
-    layout = spec(State.start(read_parameters(model), UNCLIPPED))
+    layout = State.start(read_parameters(model), UNCLIPPED).spec
     write_parameters(model, from_bytes(start, layout).parameters)
     replica = DistributedDataParallel(model)
     counter = [0]

@@ -257,7 +257,7 @@ class Demo:
             "attack": self.options.attack,
             "codec": self.options.codec,
             "attestation": self.attestation(),
-            "initial_loss": loss(self.files.initial.parameters),
+            "initial_loss": loss(self.files.initial.state.parameters),
             "final_loss": rounds[-1]["loss"],
             "final_state_root": final.hex() if final else None,
             "state_roots": roots,

@@ -23,7 +23,7 @@ from earnest.training.diloco.engine import CPU, Machine, TrainerState, train_rou
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.overlap import local_start
-from earnest.training.diloco.state import Spec, State, read_parameters, spec, write_parameters
+from earnest.training.diloco.state import Spec, State, read_parameters, write_parameters
 from earnest.training.privacy import finish_with
 from earnest.training.tasks.task import PrivateData, Task
 
@@ -56,7 +56,7 @@ class DiLoCo:
         self.model, self.steps, self.outer = model, steps, outer or Outer()
         self.base = State.start(read_parameters(model), 1.0)
         choice = codec if isinstance(codec, CodecChoice) else CodecChoice(codec)
-        self.codec = make_codec(choice, spec(self.base))
+        self.codec = make_codec(choice, self.base.spec)
         self._memory: CodecMemory = {}
         self._taken = 0
 

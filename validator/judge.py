@@ -20,8 +20,6 @@ from earnest.protocol.seed import shuffled
 from earnest.protocol.step import clip_factor
 from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score, seat_weights
-from earnest.training.codecs import make_codec
-from earnest.training.diloco.state import spec
 from earnest.validator.gain import Losses, Meter, applied, mean_update
 from earnest.validator.harm import HarmBook, HarmFinding
 from earnest.validator.payload import Rejection, check_payload
@@ -84,14 +82,13 @@ def judge_round(inputs: RoundInputs) -> Judgement:
 
 def _decode(inputs: RoundInputs) -> tuple[dict[int, PastUpdate], dict[int, Rejection]]:
     """Updates that are there and sound, and the refusals of the others (verdicts 2, 3 and 255)."""
-    codec = make_codec(inputs.recipe.codec, spec(inputs.newest))
     updates: dict[int, PastUpdate] = {}
     refusals: dict[int, Rejection] = {}
     for one in inputs.submissions:
         if isinstance(one.payload, Missing):
             refusals[one.seat] = Rejection(one.payload.verdict, one.payload.value)
             continue
-        checked = check_payload(one.payload, one.manifest, codec, inputs.recipe.max_payload_bytes)
+        checked = check_payload(one.payload, one.manifest, inputs.codec, inputs.recipe.max_payload_bytes)
         if isinstance(checked, Rejection):
             refusals[one.seat] = checked
         else:

@@ -14,13 +14,13 @@ from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.node.node import Node, NodeParts
 from earnest.client.node.settler import TURN_S
-from earnest.client.run.follower import RootedState
 from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.run import Role
 from earnest.protocol.verdicts import Verdict
 from earnest.training.codecs import Update
+from earnest.training.diloco.state import RootedState
 from earnest.training.tasks.task import Task
 from earnest.validator.attested import Enclaves
 from earnest.validator.judge import History, Judgement, Missing, RoundInputs, Submission, judge_round
@@ -188,6 +188,7 @@ class ValidatorNode(Node):
         recipe, params = self.follower.recipe, self.record.params
         return RoundInputs(
             recipe=recipe,
+            codec=self.follower.codec,
             task=self._task,
             round=round,
             rounds=params.rounds,

@@ -13,6 +13,7 @@ from earnest.protocol.recipe import Recipe
 from earnest.protocol.report import SeatVote
 from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score
+from earnest.training.codecs import Codec
 from earnest.training.diloco.state import State
 from earnest.training.tasks.task import Task
 from earnest.validator.gain import Losses, summarise
@@ -78,6 +79,9 @@ class RoundInputs:
     """All that a judgement depends on."""
 
     recipe: Recipe
+    codec: Codec
+    """The recipe's codec for the task's model."""
+
     task: Task
     round: int
     rounds: int

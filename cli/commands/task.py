@@ -80,12 +80,11 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
 
     from earnest.base.errors import StorageError
     from earnest.training.diloco.state import (
+        RootedState,
         Spec,
         StateError,
-        from_bytes,
         read_parameters,
         state_bytes,
-        state_root,
     )
     from earnest.training.tasks.task import load_task
 
@@ -95,16 +94,16 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     task = load_task(rules.task, rules.task_options)
     layout = Spec.of(read_parameters(task.build_model(rules.seed)))
     try:
-        found = from_bytes(read_file(state, state_bytes(layout)), layout)
+        exported = RootedState.read(read_file(state, state_bytes(layout)), layout)
     except StateError as error:
         raise UsageError(f"{state}: {error}", "take a state file of a run with this recipe") from error
     write = getattr(task, "export", None)
     try:
         folder.mkdir(parents=True)
         if callable(write):
-            write(found.parameters, folder)
+            write(exported.state.parameters, folder)
         else:
-            save_file(found.parameters, folder / "model.safetensors")
+            save_file(exported.state.parameters, folder / "model.safetensors")
         files = sorted(path.name for path in folder.iterdir())
     except (OSError, SafetensorError) as error:
         raise StorageError(
@@ -113,7 +112,7 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     document = {
         "folder": str(folder),
         "files": files,
-        "state": state_root(found),
+        "state": exported.root,
         "parameters": layout.size,
     }
     return Answer(document, [f"{layout.size:,} parameters in {folder}: {', '.join(files)}"])

@@ -110,7 +110,6 @@ class Account:
         from earnest.client.run.bundle import load
         from earnest.client.run.follower import Follower
         from earnest.training.codecs import make_codec
-        from earnest.training.diloco.state import spec
 
         scanner = self.deployment.scanner()
         record = RunRecord(run)
@@ -121,7 +120,7 @@ class Account:
         follower = Follower(
             record=record,
             recipe=files.bundle.recipe,
-            codec=make_codec(files.bundle.recipe.codec, spec(files.initial)),
+            codec=make_codec(files.bundle.recipe.codec, files.initial.state.spec),
             initial=files.initial,
             scanner=scanner,
             store=self.public,

@@ -28,10 +28,11 @@ from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
 from earnest.client.node.settler import Duty, Settler
-from earnest.client.run.follower import Follower, RootedState
+from earnest.client.run.follower import Follower
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.run import Role
+from earnest.training.diloco.state import RootedState
 
 log = structlog.get_logger()
 

@@ -21,10 +21,10 @@ from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import Recipe, RecipeError
 from earnest.protocol.run import Role, RunParams
 from earnest.training.diloco.state import (
+    RootedState,
     Spec,
     State,
     StateError,
-    from_bytes,
     read_parameters,
     state_bytes,
     to_bytes,
@@ -114,7 +114,7 @@ class RunFiles:
 
     bundle: Bundle
     task: Task
-    initial: State
+    initial: RootedState
 
 
 def publish(
@@ -144,7 +144,8 @@ def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:
     layout = Spec.of(read_parameters(task.build_model(bundle.recipe.seed)))
     limit = state_bytes(layout)
     try:
-        initial = from_bytes(_obtain(bundle.initial_state, _parts(uri)[0], limit, store), layout)
+        data = _obtain(bundle.initial_state, _parts(uri)[0], limit, store)
+        initial = RootedState.read(data, layout, bundle.initial_state)
     except StateError as error:
         raise BundleError(f"the run's initial state cannot be read: {error}", "ask the sponsor") from error
     return RunFiles(bundle, task, initial)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -31,7 +31,7 @@ from earnest.protocol.seed import fallback_seed
 from earnest.protocol.step import clip_norm, shares
 from earnest.training.codecs import Codec, Update
 from earnest.training.diloco.outer import aggregate, outer_step
-from earnest.training.diloco.state import State, StateError, from_bytes, state_bytes, state_root, to_bytes
+from earnest.training.diloco.state import RootedState, StateError, state_bytes, to_bytes
 from earnest.training.diloco.tensorfile import PayloadError
 
 log = structlog.get_logger()
@@ -50,14 +50,6 @@ Obtain = Callable[[int, int], bytes]
 """One object of a seat in a round: `Follower.payload` or `Follower.evidence`."""
 
 
-@dataclass(frozen=True)
-class RootedState:
-    """The state after a round, and its root."""
-
-    state: State
-    root: bytes
-
-
 class Follower:
     """Follows one run. `advance` to a block first; every answer then speaks of that block.
 
@@ -72,7 +64,7 @@ class Follower:
         record: RunRecord,
         recipe: Recipe,
         codec: Codec,
-        initial: State,
+        initial: RootedState,
         scanner: Scanner,
         store: ObjectStore,
         journal: Journal,
@@ -89,7 +81,7 @@ class Follower:
         self._journal = journal
         self._samples: list[RoundSamples] = []
         self._pool = recipe.sample_pool()
-        self._standings = {-1: RootedState(initial, state_root(initial))}
+        self._standings = {-1: initial}
         self._lineage = [self._standings[-1].root]
         self._updates: dict[tuple[int, int], Update] = {}
         self.at: BlockRef | None = None
@@ -268,15 +260,14 @@ class Follower:
         known = max(r for r in self._standings if r <= round)
         for earlier in range(round, known, -1):
             root = self._journal.get(self._state_key(earlier))
+            if root is None:
+                continue
             try:
-                state = root and from_bytes(
-                    self._store.get(root, state_bytes(self.codec.spec)), self.codec.spec
-                )
+                data = self._store.get(root, state_bytes(self.codec.spec))
+                self._standings[earlier] = RootedState.read(data, self.codec.spec, root)
             except (StorageError, StateError, OSError):
                 continue
-            if root and state:
-                self._standings[earlier] = RootedState(state, root)
-                return earlier
+            return earlier
         return known
 
     def _write_down(self, round: int) -> None:
@@ -345,7 +336,7 @@ class Follower:
             )
         data = self._fetched(root, self.mirrors(), state_bytes(self.codec.spec))
         try:
-            return RootedState(from_bytes(data, self.codec.spec), root)
+            return RootedState.read(data, self.codec.spec, root)
         except StateError as error:
             raise Unavailable(
                 f"what the reports name as the state after round {round} is none: {error}",

@@ -21,7 +21,7 @@ from earnest.training.codecs import make_codec
 from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.outer import aggregate, outer_step
-from earnest.training.diloco.state import spec, state_root
+from earnest.training.diloco.state import state_root
 from earnest.training.tasks.task import Task
 from earnest.validator.judge import History, Judgement, RoundInputs, Submission, judge_round
 
@@ -39,7 +39,7 @@ class Arena:
         self.task, self.recipe, self.rounds = task, recipe, rounds
         self.attacks = [ATTACKS[name]() for name in attacks]
         self.state = initial_state(task, recipe)
-        self.codec = make_codec(recipe.codec, spec(self.state))
+        self.codec = make_codec(recipe.codec, self.state.spec)
         self.pool, self.seed = recipe.sample_pool(), fallback_seed(RUN, 0)
         self.trainers = [TrainerState() for _ in attacks]
         self.honest: list[dict[int, bytes]] = [{} for _ in attacks]
@@ -61,6 +61,7 @@ class Arena:
                 submissions.append(self._submission(seat, payload, root, samples.assigned[seat]))
         inputs = RoundInputs(
             recipe=self.recipe,
+            codec=self.codec,
             task=self.task,
             round=self.round,
             rounds=self.rounds,

@@ -22,7 +22,7 @@ from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
 from earnest.training.codecs import make_codec
 from earnest.training.diloco.initial import initial_state
-from earnest.training.diloco.state import spec
+from earnest.training.diloco.state import RootedState
 from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.validator.attested import Enclaves
 from earnest.validator.judge import Missing, judge_round
@@ -87,8 +87,8 @@ def enclaves(town: Town, folder: Path, files: dict[bytes, bytes] | None = None) 
     follower = Follower(
         record=RunRecord(town.run),
         recipe=recipe,
-        codec=make_codec(recipe.codec, spec(initial)),
-        initial=initial,
+        codec=make_codec(recipe.codec, initial.spec),
+        initial=RootedState.of(initial),
         scanner=town.deployment.scanner(),
         store=store,
         journal=Journal(folder / "journal.sqlite", "0x" + "11" * 20),

@@ -88,9 +88,31 @@ class State:
         momentum = {name: torch.zeros_like(value) for name, value in parameters.items()}
         return cls(parameters, momentum, clip_norm)
 
+    @cached_property
+    def spec(self) -> Spec:
+        """Names and shapes of the parameters."""
+        return Spec.of(self.parameters)
 
-def spec(state: State) -> Spec:
-    return Spec.of(state.parameters)
+
+@dataclass(frozen=True)
+class RootedState:
+    """A state with its root, so that nobody has to serialise the state again to name it."""
+
+    state: State
+    root: bytes
+
+    @classmethod
+    def of(cls, state: State) -> "RootedState":
+        """Serialises and hashes a state that was made here."""
+        return cls(state, state_root(state))
+
+    @classmethod
+    def read(cls, data: bytes, spec: Spec, root: bytes | None = None) -> "RootedState":
+        """Reads a state file. `root` is the root that `data` was verified against; None: hash `data` now.
+
+        Raises StateError unless `data` is the canonical file of a state of this model.
+        """
+        return cls(from_bytes(data, spec), content_root(data) if root is None else root)
 
 
 def read_parameters(model: nn.Module) -> Parameters:
@@ -107,7 +129,7 @@ def write_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> None
 
 def to_bytes(state: State) -> bytes:
     """The canonical state file."""
-    layout = spec(state)
+    layout = state.spec
     tensors = torch.cat([layout.join(state.parameters), layout.join(state.momentum)])
     return _header(layout, state.clip_norm) + tensors.numpy().astype("<f4").tobytes()
 

@@ -70,7 +70,7 @@ def reader(tmp_path: Path) -> ObjectStore:
 def test_what_the_sponsor_published_is_what_everybody_loads(sponsor: Sponsor, tmp_path: Path) -> None:
     files = load(sponsor.uri, sponsor.params, reader(tmp_path))
     assert files.bundle == Bundle(sponsor.recipe, ADMISSION, state_root(sponsor.initial))
-    assert state_root(files.initial) == sponsor.params.initial_state
+    assert state_root(files.initial.state) == files.initial.root == sponsor.params.initial_state
     load("/nowhere/" + sponsor.uri.rpartition("/")[2], sponsor.params, reader(tmp_path))  # kept
 
 

@@ -16,7 +16,7 @@ from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.run import Role
 from earnest.protocol.seed import fallback_seed
 from earnest.training.codecs import make_codec
-from earnest.training.diloco.state import from_bytes, spec, state_bytes, state_root
+from earnest.training.diloco.state import from_bytes, state_bytes, state_root
 from earnest.validator.node import ValidatorNode
 from tests.client.world import OVERLAP, World, make_world
 
@@ -43,7 +43,7 @@ class Joiner:
         self.follower = Follower(
             record=RunRecord(world.run),
             recipe=files.bundle.recipe,
-            codec=make_codec(files.bundle.recipe.codec, spec(files.initial)),
+            codec=make_codec(files.bundle.recipe.codec, files.initial.state.spec),
             initial=files.initial,
             scanner=world.deployment.scanner(),
             store=self.store,

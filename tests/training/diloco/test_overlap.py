@@ -12,7 +12,7 @@ from earnest.training.codecs import Update, make_codec
 from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.overlap import local_start
-from earnest.training.diloco.state import State, spec, to_bytes
+from earnest.training.diloco.state import State, to_bytes
 from tests.training.diloco.test_engine import IDS, RECIPE, STATE, TASK, flat, mean_loss
 
 EAGER = replace(RECIPE, overlap="eager", outer=Outer(0.4, 0.9))
@@ -22,7 +22,7 @@ BASE = replace(STATE, clip_norm=100.0)
 def pending(scale: float = 1.0) -> Update:
     local = train_round(TASK, EAGER, BASE, IDS, 0, 4, TrainerState())
     gradient = {name: value * scale for name, value in local.pseudo_gradient.items()}
-    return make_codec(CodecChoice(), spec(BASE)).encode(gradient).update
+    return make_codec(CodecChoice(), BASE.spec).encode(gradient).update
 
 
 @pytest.mark.parametrize("mode", ["none", "delayed", "eager"])

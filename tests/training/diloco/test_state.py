@@ -14,7 +14,6 @@ from earnest.training.diloco.state import (
     StateError,
     from_bytes,
     read_parameters,
-    spec,
     state_bytes,
     state_root,
     to_bytes,
@@ -123,4 +122,4 @@ def test_parameters_are_copied_out_of_and_into_a_model() -> None:
     before = read_parameters(model)
     write_parameters(model, {name: value + 1 for name, value in before.items()})
     assert all(torch.equal(p, before[name] + 1) for name, p in model.named_parameters())
-    assert spec(State.start(before, 1.0)) == Spec.of(before)
+    assert State.start(before, 1.0).spec == Spec.of(before)
