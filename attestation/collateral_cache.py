@@ -25,8 +25,8 @@ from earnest.attestation.formats.collateral import (
     collateral_digest,
 )
 from earnest.attestation.roots import INTEL_SGX_ROOT_CA
-from earnest.attestation.verifier.chain import CERTIFICATE_ERRORS
-from earnest.attestation.verifier.registration import verify_quote
+from earnest.attestation.verifier.certificate_chain import CERTIFICATE_ERRORS
+from earnest.attestation.verifier.intel import verify_quote
 from earnest.base.durable import write_durably
 from earnest.base.errors import EarnestError
 from earnest.base.strict_json import read_json, write_json

@@ -16,9 +16,9 @@ from earnest.attestation.evidence_file import EvidenceFile
 from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, SimulatedVendor
-from earnest.attestation.verifier.registration import verify_quote
+from earnest.attestation.verifier.intel import verify_quote
 from earnest.attestation.verifier.verification import Verification
-from earnest.client.trainer.enclave_keys import KeyScope, Prepared, prepare
+from earnest.client.trainer.enclave_keys import KeyScope, PreparedRegistration, prepare_registration
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "attestation"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -90,15 +90,15 @@ def print_sizes() -> None:
     print(f"| genuine TDX v4 with event log | {' | '.join(f'{size:,}' for size in sizes)} | |\n")
 
 
-def prepared(kind: QuoteKind) -> Prepared:
+def prepared(kind: QuoteKind) -> PreparedRegistration:
     """A simulated registration."""
     attester = SimulatedAttester(SimulatedVendor(), b"code", format=kind)
     policy = PolicyFile.from_quotes([parse_quote(attester.quote(bytes(64)).quote)])
     place = KeyScope(1337, "0x" + "11" * 20, 1, "0x" + "22" * 20)
-    return prepare(attester, "0x" + "33" * 20, place, (1, bytes(32)), policy)
+    return prepare_registration(attester, "0x" + "33" * 20, place, (1, bytes(32)), policy)
 
 
-def call_data(made: Prepared) -> bytes:
+def call_data(made: PreparedRegistration) -> bytes:
     """`register`'s call data."""
     from earnest.client.chain.abi import Abi
     from earnest.contracts import load_artifact

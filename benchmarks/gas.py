@@ -26,7 +26,7 @@ from eth_utils.address import to_canonical_address
 
 from earnest.attestation.formats.quote import (
     parse_quote,
-    registry_parts,
+    quote_calldata,
 )
 from earnest.deploy.devnet.chain import CHAIN_ID, GAS_LIMIT, Devnet, Message
 from earnest.protocol.attestation import round_statement
@@ -219,7 +219,7 @@ def measure_attested() -> dict[str, int]:
         registry = evm.at("AttestationRegistry", parts.registry)
         genuine = parse_quote(GENUINE.read_bytes())
         policy = attested.policy_for(genuine)
-        evidence = registry_parts(genuine, policy.pck_cas)
+        evidence = quote_calldata(genuine, policy.pck_cas)
         evm.call(registry.address, registry.calldata("check_quote", policy, evidence), account("stranger"))
         found["check_quote"] = evm.gas_used
         found["attested_reveal_extra"] = attested_reveal_extra(harness.system(evm, account("registry")))

@@ -16,7 +16,7 @@ from earnest.attestation.prover.attester import Attester, Quoted
 from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import EarnestError
-from earnest.client.trainer.attesting import Attesting, Keeper
+from earnest.client.trainer.attested_rounds import AttestedRounds, Keeper
 from earnest.client.trainer.enclave_keys import KeyKeeper, KeyScope
 from earnest.client.trainer.node import Forge, HonestWork
 from earnest.protocol.manifest import Manifest
@@ -62,7 +62,7 @@ def enclave(
     policy: PolicyFile,
     random: Callable[[int], bytes],
     forge: Forge | None,
-) -> tuple[Attesting, Forge | None]:
+) -> tuple[AttestedRounds, Forge | None]:
     """What attests for a trainer on the SIMULATED platform number `machine`, and what becomes of its payloads.
 
     `forge` makes what a cheat would rather submit than what was computed.
@@ -80,7 +80,7 @@ def enclave(
         place = KeyScope(parts.chain.chain_id, parts.contracts.registry.address, run, parts.account)
         keeper = Thief(keeper, place, forge, EnclaveKey.make(random))
         forge = keeper.forge
-    return Attesting(keeper, run, parts.journal, parts.chain.head), forge
+    return AttestedRounds(keeper, run, parts.journal, parts.chain.head), forge
 
 
 def _without_machine(machine: Attester, party: Account, parts: NodeParts, key: str) -> OldQuote:

@@ -186,8 +186,8 @@ class Demo:
 
     def _refused(self, member: Member, round: int | None) -> list[str]:
         """What the contracts refused of a trainer in a round, or of its keys (None)."""
-        attesting = member.node.attesting if isinstance(member.node, TrainerNode) else None
-        troubles = [] if attesting is None else attesting.troubles
+        attested_rounds = member.node.attested_rounds if isinstance(member.node, TrainerNode) else None
+        troubles = [] if attested_rounds is None else attested_rounds.troubles
         return [one.reason or one.cause for one in troubles if one.round == round]
 
     def _reasons(self, round: int, seat: int) -> list[str]:
@@ -476,8 +476,10 @@ def _attested_member(
     if cheat is not None:
         forge = Attacker(cheat.attack, parts.follower, _generator(seed, name))
     secrets = _salts(seed, f"{name}'s enclave")
-    attesting, forge = enclave(cheat, number, party, parts, policy, lambda size: secrets()[:size], forge)
-    node = TrainerNode(parts, files.task, patience=300, forge=forge, attesting=attesting)
+    attested_rounds, forge = enclave(
+        cheat, number, party, parts, policy, lambda size: secrets()[:size], forge
+    )
+    node = TrainerNode(parts, files.task, patience=300, forge=forge, attested_rounds=attested_rounds)
     return Member(name, Role.TRAINER, cheat is None, party, node, cheat)
 
 

@@ -13,7 +13,7 @@ import structlog
 from earnest.attestation.evidence_file import EvidenceFile, EvidenceFileError
 from earnest.attestation.formats.quote import QuoteError, claims, parse_quote
 from earnest.attestation.policy_file import PolicyFile
-from earnest.attestation.verifier.registration import RegistrationFacts, judge_registration
+from earnest.attestation.verifier.registration import RegistrationFacts, verify_registration
 from earnest.attestation.verifier.verification import Verification
 from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.chain.blockref import BlockRef
@@ -98,7 +98,7 @@ class Enclaves:
     ) -> Verification:
         if (known := self._judged.get((key, floor))) is not None:
             return known
-        found = judge_registration(evidence, self._facts(key, policy, floor), policy.policy, policy.document)
+        found = verify_registration(evidence, self._facts(key, policy, floor), policy.policy, policy.document)
         if found.policy_accepted:  # a refusal may be for the hash of a block that a reorganisation took back
             self._judged[key, floor] = found
         return found

@@ -323,7 +323,7 @@ def pck_chain(quote: Quote) -> tuple[Certificate, Certificate]:
     return pck, issuer
 
 
-def registry_parts(quote: Quote, pck_cas: Sequence[bytes]) -> QuoteParts:
+def quote_calldata(quote: Quote, pck_cas: Sequence[bytes]) -> QuoteParts:
     """A quote's parts as `register` and `check_quote` take them. `pck_cas` are the policy's. Raises QuoteError."""
     pck, issuer = pck_chain(quote)
     if issuer.public_key not in pck_cas:

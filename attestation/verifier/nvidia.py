@@ -21,13 +21,13 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from earnest.attestation.policy_document import GPU_ARCHITECTURES, MAX_GPUS
 from earnest.attestation.roots import NVIDIA_DEVICE_IDENTITY_CA
-from earnest.attestation.verifier.chain import (
+from earnest.attestation.verifier.certificate_chain import (
     CERTIFICATE_ERRORS,
     chain_fault,
     load_certificate,
     signature_holds,
 )
-from earnest.attestation.verifier.verification import Check, Verification, verdict
+from earnest.attestation.verifier.verification import Check, Verification, conclude
 from earnest.base.strict_json import read_json
 
 MAX_EVIDENCE_BYTES = 1 << 20
@@ -70,7 +70,7 @@ class GpuReport:
     signature: bytes
 
 
-def parse_report(data: bytes) -> GpuReport:
+def parse_gpu_report(data: bytes) -> GpuReport:
     """Take a report apart; every byte is accounted for. Raises ValueError."""
     if not REQUEST_BYTES + SIGNATURE_BYTES < len(data) <= MAX_REPORT_BYTES:
         raise ValueError(f"{len(data)} bytes are no GPU report")
@@ -102,7 +102,7 @@ def parse_report(data: bytes) -> GpuReport:
     return GpuReport(nonce, tuple(measurements), fields, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
 
 
-def verify_gpus(
+def verify_gpu_evidence(
     evidence: bytes,
     at: int,
     *,
@@ -120,7 +120,7 @@ def verify_gpus(
         entries = _entries(evidence)
         pinned = load_certificate(root)
     except CERTIFICATE_ERRORS as error:
-        return verdict([Check("GPU evidence format", False, str(error))], unusable=True, unchecked=UNCHECKED)
+        return conclude([Check("GPU evidence format", False, str(error))], unusable=True, unchecked=UNCHECKED)
     checks = [Check("GPU evidence format", True, f"{len(entries)} GPU{'s' * (len(entries) > 1)}")]
     for index, entry in enumerate(entries):
         checks += _device_checks(entry, f"GPU {index}", pinned, at)
@@ -131,7 +131,7 @@ def verify_gpus(
         Check("GPU architecture", set(found) <= set(architectures), f"{', '.join(found)}"),
     ]
     unasked = () if nonce is not None else ("freshness: no nonce was asked for",)
-    return verdict(checks, policy, tee="nvidia", unchecked=UNCHECKED + unasked)
+    return conclude(checks, policy, tee="nvidia", unchecked=UNCHECKED + unasked)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _entry(entry: Any) -> _Entry:
         raise ValueError("a GPU's entry is too large")
     try:
         chain = x509.load_pem_x509_certificates(b64decode(entry["certificate"], validate=True))
-        report = parse_report(b64decode(entry["evidence"], validate=True))
+        report = parse_gpu_report(b64decode(entry["evidence"], validate=True))
         nonce = bytes.fromhex(entry["nonce"])
     except binascii.Error as error:
         raise ValueError(f"not base64: {error}") from error

@@ -1,4 +1,4 @@
-"""The answer of every verifier of evidence: what holds, what does not, and why. Protocol section 11."""
+"""The common answer of all verifiers: each check with its result and reason. Protocol section 11."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at; `reason` says what was found, in plain words, passed or not."""
+    """One check of a verification; `reason` says what was found, whether it passed or not."""
 
     name: str
     passed: bool
@@ -18,19 +18,19 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """Verdict on one piece of evidence. A field is None where the evidence is too broken, or of a kind, to have it."""
+    """Result of verifying a quote, report or token. A field is None if the format lacks it or it cannot be read."""
 
     accepted: bool
     """Genuine and fresh: every signature up to the pinned root holds, nothing has expired or is revoked."""
 
     policy_accepted: bool
-    """Accepted, and nothing that the policy asks for is missing."""
+    """Accepted, and all checks of the policy passed."""
 
     checks: tuple[Check, ...]
-    """In the order made. What could not be looked at because an earlier check failed is left out."""
+    """In the order made. Checks that could not be made because an earlier one failed are left out."""
 
     status: str | None = None
-    """TCB status in Intel's words."""
+    """TCB status, as Intel names it."""
 
     tee: str | None = None
     root_id: bytes | None = None
@@ -45,26 +45,26 @@ class Verification:
     platform: bytes | None = None
     report_data: bytes | None = None
     replay_key: bytes | None = None
-    """What a replay has in common with the original, however its bytes were altered: keccak256 of the report data."""
+    """keccak256 of the report data: equal for a replay and its original, however the bytes were altered."""
 
     unchecked: tuple[str, ...] = ()
-    """What matters and was not looked at."""
+    """What matters for trust and was not checked."""
 
     unusable: bool = False
-    """The input is not evidence at all: it could not be read."""
+    """The input could not be read."""
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The checks that did not pass."""
+        """Checks that did not pass."""
         return tuple(check for check in self.checks if not check.passed)
 
     @property
     def reason(self) -> str:
-        """The first failed check and what was found, or nothing."""
+        """The first failed check and its reason, or an empty string."""
         return next((f"{check.name}: {check.reason}" for check in self.failed), "")
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, bytes as 0x-prefixed hexadecimal."""
+        """Returns the fields as plain values, bytes as 0x-prefixed hexadecimal."""
         return {
             "accepted": self.accepted,
             "status": self.status,
@@ -85,12 +85,13 @@ class Verification:
         }
 
 
-def verdict(
+def conclude(
     genuine: Iterable[Check], policy: Iterable[Check] = (), *, unusable: bool = False, **facts: Any
 ) -> Verification:
-    """The verdict that follows from the checks: `accepted` of all that make evidence genuine, `policy_accepted` of all.
+    """Builds the verification that follows from the checks.
 
-    `facts` are fields of Verification.
+    It is `accepted` if all of `genuine` passed, and `policy_accepted` if those of `policy` passed too. `facts` are
+    further fields of Verification.
     """
     genuine, policy = tuple(genuine), tuple(policy)
     accepted = bool(genuine) and all(check.passed for check in genuine)

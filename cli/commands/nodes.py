@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from earnest.client.node.node import Node, NodeParts
     from earnest.client.run.bundle import RunFiles
     from earnest.client.run.record import SeatRecord
-    from earnest.client.trainer.attesting import Attesting
+    from earnest.client.trainer.attested_rounds import AttestedRounds
     from earnest.training.diloco.engine import Machine
     from earnest.training.parallel import ParallelTrainer
 
@@ -132,7 +132,7 @@ def start_trainer(
 
         private = None if private_data is None else load_private(private_data)
         machine, parts = Machine(device, threads, micro_batch, compile), at_work.parts
-        attesting, several = _attesting(at_work, tee), None
+        attested_rounds, several = _attested_rounds(at_work, tee), None
         if processes.layout:
             several = ending.enter_context(_several(processes, parts, machine))
         return TrainerNode(
@@ -142,7 +142,7 @@ def start_trainer(
             private=private,
             machine=machine,
             trainer=several,
-            attesting=attesting,
+            attested_rounds=attested_rounds,
         )
 
     with ending:
@@ -170,12 +170,12 @@ def _several(flags: LayoutFlags, parts: NodeParts, machine: Machine) -> Parallel
     )
 
 
-def _attesting(at_work: AtWork, flags: AttesterFlags) -> Attesting | None:
+def _attested_rounds(at_work: AtWork, flags: AttesterFlags) -> AttestedRounds | None:
     """What attests for the trainer. Says loudly what a simulated attester is, and what a missing one costs.
 
     Raises UsageError for an attester in a run that takes no attestation.
     """
-    from earnest.client.trainer.attesting import Attesting
+    from earnest.client.trainer.attested_rounds import AttestedRounds
     from earnest.client.trainer.enclave_keys import KeyKeeper
     from earnest.protocol.run import Level
 
@@ -193,7 +193,7 @@ def _attesting(at_work: AtWork, flags: AttesterFlags) -> Attesting | None:
     judged = collateral_source(session, flags.collateral, flags.pccs)
     random = session.environment.random
     keeper = KeyKeeper.of(at_work.party, record.run, machine, policy, random, collateral=judged)
-    return Attesting(keeper, record.run, parts.journal, parts.chain.head)
+    return AttestedRounds(keeper, record.run, parts.journal, parts.chain.head)
 
 
 @validator.command(name="start")

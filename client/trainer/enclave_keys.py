@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from earnest.attestation.evidence_file import EvidenceFile, gpu_digest
-from earnest.attestation.formats.quote import Quote, QuoteError, parse_quote, registry_parts
+from earnest.attestation.formats.quote import Quote, QuoteError, parse_quote, quote_calldata
 from earnest.attestation.policy_file import PolicyFile, own_root_id
 from earnest.attestation.prover.attester import Attester, AttesterError, Quoted
 from earnest.attestation.prover.enclave_key import EnclaveKey
@@ -67,7 +67,7 @@ class KeyScope:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRegistration:
     """A registration ready to be sent, and the evidence to be published before that."""
 
     registration: Registration
@@ -76,7 +76,7 @@ class Prepared:
     parts: QuoteParts
 
 
-def prepare(
+def prepare_registration(
     attester: Attester,
     key: str,
     place: KeyScope,
@@ -86,7 +86,7 @@ def prepare(
     collateral: Callable[[bytes], bytes] | None = None,
     gpu: Callable[[bytes], bytes] | None = None,
     check: bool = True,
-) -> Prepared:
+) -> PreparedRegistration:
     """Has a quote made for the key with this address, and everything packed for the registry.
 
     `challenge` is (block number, challenge). `collateral(quote)` fetches what judges the quote where the attester has
@@ -102,7 +102,7 @@ def prepare(
         quote = parse_quote(quoted.quote)
         if check:
             _check(quote, policy)
-        parts = registry_parts(quote, policy.policy.pck_cas)
+        parts = quote_calldata(quote, policy.policy.pck_cas)
     except QuoteError as error:
         raise RegistrationError(
             f"the quote cannot be registered: {error}", "the run takes other machines; ask its sponsor"
@@ -110,7 +110,7 @@ def prepare(
     registration = Registration(
         place.run, place.trainer, key, number, evidence.root(), evidence.collateral_digest()
     )
-    return Prepared(registration, evidence, quote, parts)
+    return PreparedRegistration(registration, evidence, quote, parts)
 
 
 class KeyKeeper:
@@ -213,7 +213,7 @@ class KeyKeeper:
         if intent is not None and intent.status == Status.OPEN:
             return name, _again(intent.to, intent.data, intent.value)  # written down before we were killed
         challenge = self._registry.challenge(self.place.run, self.place.trainer, at)
-        prepared = prepare(
+        prepared = prepare_registration(
             self.attester,
             key.address,
             self.place,

@@ -22,7 +22,7 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.node.node import Node, NodeParts
 from earnest.client.run.outcome import outcome, reason
 from earnest.client.storage.journal import SavedCommitment
-from earnest.client.trainer.attesting import Attesting
+from earnest.client.trainer.attested_rounds import AttestedRounds
 from earnest.client.trainer.timesheet import TRAINING, Timesheet
 from earnest.client.trainer.trainer_states import TrainerStates
 from earnest.protocol.manifest import Manifest, commitment
@@ -165,7 +165,7 @@ class TrainerNode(Node):
 
     `machine` says how this process trains; `trainer` replaces it by something else that does (several processes, say).
     `private` is the trainer's own data, for runs on private data; `finish` is done to an update before it is encoded:
-    by default what the recipe's privacy asks for. `attesting` signs updates inside a TEE, where the run takes that.
+    by default what the recipe's privacy asks for. `attested_rounds` signs updates inside a TEE, where possible.
     `clock` is monotonic, seconds.
 
     Raises PrivateDataMissing, and DeviceError for a machine that cannot train as the recipe says.
@@ -184,7 +184,7 @@ class TrainerNode(Node):
         trainer: LocalTrainer | None = None,
         private: PrivateData | None = None,
         finish: Finish | None = None,
-        attesting: Attesting | None = None,
+        attested_rounds: AttestedRounds | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(parts, patience)
@@ -202,7 +202,7 @@ class TrainerNode(Node):
         self._forge = forge or (lambda work: work.payload)
         self._machine, self._trainer = machine, trainer
         self._private, self._finish = private, finish or self._privacy()
-        self.attesting = attesting
+        self.attested_rounds = attested_rounds
         self._skipped: set[int] = set()
         self._decided: set[int] = set()
         self._work: dict[int, HonestWork] = {}
@@ -255,8 +255,8 @@ class TrainerNode(Node):
 
     def act(self, head: BlockRef) -> None:
         schedule = self.follower.schedule
-        if self.attesting is not None and self._has_time(head):
-            self.attesting.keep_key(head)
+        if self.attested_rounds is not None and self._has_time(head):
+            self.attested_rounds.keep_key(head)
         for round in range(max(0, schedule.round_at(head.time) - 1), self.record.planned_rounds):
             seat = self.seat_in(round)
             if schedule.commit(round).start > head.time:
@@ -310,7 +310,7 @@ class TrainerNode(Node):
 
     def figures(self) -> dict[str, Any]:
         """`time`: where the node's seconds went (Timesheet); `attestation`, where it attests: what did not work."""
-        attested = {} if self.attesting is None else {"attestation": self.attesting.figures()}
+        attested = {} if self.attested_rounds is None else {"attestation": self.attested_rounds.figures()}
         return {"time": self.timesheet.as_dict(), **attested}
 
     def next_due(self, now: int) -> int:
@@ -491,8 +491,8 @@ class TrainerNode(Node):
         )
         salt, runs = parts.salt(), parts.contracts.runs.address
         digest = commitment(parts.chain.chain_id, runs, self.run, round, parts.account, manifest.hash(), salt)
-        if self.attesting is not None:
-            self.attesting.sign(round, manifest.hash(), self.follower.schedule.opens(round))
+        if self.attested_rounds is not None:
+            self.attested_rounds.sign(round, manifest.hash(), self.follower.schedule.opens(round))
         saved = parts.journal.save_commitment(self.run, round, self.role, digest, salt, manifest=manifest)
         if self._checkpoints:
             self._checkpoints.clear()
@@ -515,9 +515,9 @@ class TrainerNode(Node):
         self._open(round, seat, saved.manifest, saved.salt)
 
     def _attestation(self, round: int, manifest: Manifest) -> bytes:
-        if self.attesting is None:
+        if self.attested_rounds is None:
             return b""
-        return self.attesting.signature(round, manifest.hash(), self.follower.schedule.opens(round))
+        return self.attested_rounds.signature(round, manifest.hash(), self.follower.schedule.opens(round))
 
     def _open(self, round: int, seat: int, manifest: Manifest, salt: bytes, attestation: bytes = b"") -> bool:
         """Reveals. False if the contract does not take it, so that it can be done without the attestation."""
@@ -529,8 +529,8 @@ class TrainerNode(Node):
             self.follower.schedule.reveal(round).end,
             refusals.append,
         )
-        if attestation and refusals and self.attesting is not None:
-            self.attesting.refused(round, refusals[0])
+        if attestation and refusals and self.attested_rounds is not None:
+            self.attested_rounds.refused(round, refusals[0])
         return not refusals
 
     # Attestation

@@ -12,7 +12,7 @@ from eth_hash.auto import keccak
 from web3.providers import BaseProvider, HTTPProvider
 
 from earnest.attestation.evidence_file import EvidenceFile
-from earnest.attestation.formats.quote import parse_quote, registry_parts
+from earnest.attestation.formats.quote import parse_quote, quote_calldata
 from earnest.attestation.policy_document import PolicyDocument
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.enclave_key import EnclaveKey
@@ -117,7 +117,7 @@ class Town:
         assert quoted.collateral is not None
         evidence = EvidenceFile(quoted.quote, quoted.collateral, quoted.event_log)
         self.evidence[evidence.root()] = evidence.to_bytes()
-        parts = registry_parts(parse_quote(quoted.quote), self.policy.policy.pck_cas)
+        parts = quote_calldata(parse_quote(quoted.quote), self.policy.policy.pck_cas)
         digest = evidence.collateral_digest()
         return Registration(self.run, trainer, address, number, evidence.root(), digest), parts
 

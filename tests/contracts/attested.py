@@ -10,7 +10,7 @@ from typing import Any
 import pyrevm
 
 from earnest.attestation.formats.certificate import parse_certificate, pem_to_ders
-from earnest.attestation.formats.quote import Quote, claims, parse_quote, pck_chain, registry_parts
+from earnest.attestation.formats.quote import Quote, claims, parse_quote, pck_chain, quote_calldata
 from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
 from earnest.protocol.attestation import (
@@ -131,7 +131,7 @@ class AttestedRun:
             registration = replace(registration, **changes)
             binding = self.binding(registration)
         quote = quote_of(attester or SimulatedAttester(VENDOR), binding + bytes(32))
-        return registration, registry_parts(quote, self.policy.pck_cas)
+        return registration, quote_calldata(quote, self.policy.pck_cas)
 
     def binding(self, r: Registration) -> bytes:
         """First half of the report data that this registration needs, computed without the registry."""

@@ -24,7 +24,7 @@ import dcap_qvl
 from eth_hash.auto import keccak
 
 from earnest.attestation.formats.certificate import CertificateError, parse_certificate, pem_to_ders
-from earnest.attestation.formats.quote import Quote, QuoteError, parse_quote, registry_parts
+from earnest.attestation.formats.quote import Quote, QuoteError, parse_quote, quote_calldata
 from earnest.protocol.attestation import Policy, QuoteParts
 from tests.attestation.vectors import P256_ORDER, VECTORS
 from tests.contracts.attested import PRECOMPILE, assembled, install_p256, policy_for
@@ -180,7 +180,7 @@ class Fuzzer:
         """The verdicts of parser, verifier and registry on a quote's file."""
         verified = verifies(original, raw)
         try:
-            evidence = registry_parts(parse_quote(raw), original.policy.pck_cas)
+            evidence = quote_calldata(parse_quote(raw), original.policy.pck_cas)
         except QuoteError:
             # The verifier is more lenient with what is not signed: then all that is signed is still there.
             assert not verified or all(
@@ -207,7 +207,7 @@ def original(registry: Contract, name: str) -> Original:
     vector = VECTORS[name]
     quote = parse_quote(vector.quote)
     policy = policy_for(quote)
-    evidence = registry_parts(quote, policy.pck_cas)
+    evidence = quote_calldata(quote, policy.pck_cas)
     calldata = registry.calldata("check_quote", policy, evidence)
     claims = registry.evm.call(registry.address, calldata, account("stranger"), static=True)
     collateral = dcap_qvl.QuoteCollateralV3.from_json(vector.collateral.decode())

@@ -15,9 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from earnest.attestation.formats.certificate import parse_certificate, pem_to_ders
-from earnest.attestation.formats.quote import registry_parts
+from earnest.attestation.formats.quote import quote_calldata
 from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, raw_public
-from earnest.attestation.verifier.registration import verify_under
+from earnest.attestation.verifier.registration import verify_quote_under_policy
 from earnest.protocol.attestation import Policy, key_entry, round_statement
 from earnest.protocol.verdicts import Verdict
 from tests.contracts.attested import (
@@ -545,10 +545,10 @@ def test_a_host_cannot_configure_what_the_workload_id_leaves_out(
         quote, _ = Crooked(VENDOR, format=kind, body=((at, 1),)).signed_again()
         assert quote.workload() == honest.workload() and any(quote.unmeasured)
         with reverts(reason):
-            attested.registry.check_quote(policy, registry_parts(quote, policy.pck_cas))
+            attested.registry.check_quote(policy, quote_calldata(quote, policy.pck_cas))
     quote, collateral = Crooked(VENDOR, format=kind, body=((fields[-1], 1),)).signed_again()
-    judged = verify_under(assembled(quote), collateral, VENDOR.root_der, TRUSTED_AT, policy)
+    judged = verify_quote_under_policy(assembled(quote), collateral, VENDOR.root_der, TRUSTED_AT, policy)
     assert judged.accepted and not judged.policy_accepted
     assert "the workload id leaves out" in judged.reason
     raw, collateral = assembled(honest), VENDOR.collateral("sgx" if kind == "sgx3" else "tdx")
-    assert verify_under(raw, collateral, VENDOR.root_der, TRUSTED_AT, policy).policy_accepted
+    assert verify_quote_under_policy(raw, collateral, VENDOR.root_der, TRUSTED_AT, policy).policy_accepted

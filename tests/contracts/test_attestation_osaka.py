@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from earnest.attestation.formats.quote import parse_quote, registry_parts
+from earnest.attestation.formats.quote import parse_quote, quote_calldata
 from earnest.attestation.prover.simulated import SimulatedAttester
 from tests.anvil import anvil
 from tests.attestation.vectors import VECTORS
@@ -37,7 +37,7 @@ def test_the_native_precompile_gives_the_verdicts_of_the_tests_verifier(
     original = parse_quote(VECTORS["P01"].quote if name[0] in "MA" else vector.quote)
     quote = parse_quote(vector.quote)
     policy = policy_for(original, workloads=(original.workload(), quote.workload()))
-    evidence = registry_parts(quote, policy.pck_cas)
+    evidence = quote_calldata(quote, policy.pck_cas)
     if name in ON_CHAIN:
         with reverts(ON_CHAIN[name]):
             registry.check_quote(policy, evidence)

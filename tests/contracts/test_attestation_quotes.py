@@ -11,7 +11,7 @@ from typing import Any
 import dcap_qvl
 import pytest
 
-from earnest.attestation.formats.quote import Quote, QuoteError, claims, parse_quote, registry_parts
+from earnest.attestation.formats.quote import Quote, QuoteError, claims, parse_quote, quote_calldata
 from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, raw_public, raw_signature
 from earnest.protocol.attestation import Policy, QuoteParts
 from tests.attestation.vectors import VECTORS, Vector, read
@@ -50,7 +50,7 @@ def registry() -> Contract:
 def check(registry: Contract, quote: Quote, policy: Policy | None = None, /, **changes: Any) -> Any:
     """`check_quote` under the narrowest policy that fits the quote, or the one given; `changes` to the evidence."""
     policy = policy or policy_for(quote)
-    return registry.check_quote(policy, replace(registry_parts(quote, policy.pck_cas), **changes))
+    return registry.check_quote(policy, replace(quote_calldata(quote, policy.pck_cas), **changes))
 
 
 def verifies(raw: bytes, collateral: bytes, root: bytes, at: int) -> bool:
@@ -212,7 +212,7 @@ def genuine() -> Quote:
 
 
 def test_the_key_must_stand_where_the_certificate_has_it(registry: Contract, genuine: Quote) -> None:
-    evidence = registry_parts(genuine, policy_for(genuine).pck_cas)
+    evidence = quote_calldata(genuine, policy_for(genuine).pck_cas)
     for at in (evidence.key_at - 1, evidence.key_at + 1, 27, len(evidence.pck) - 64):
         with reverts("attestation: no PCK key there"):
             check(registry, genuine, key_at=at)
@@ -222,7 +222,7 @@ def test_the_key_must_stand_where_the_certificate_has_it(registry: Contract, gen
 
 
 def test_the_ppid_must_stand_where_the_certificate_has_it(registry: Contract, genuine: Quote) -> None:
-    evidence = registry_parts(genuine, policy_for(genuine).pck_cas)
+    evidence = quote_calldata(genuine, policy_for(genuine).pck_cas)
     for at in (evidence.ppid_at - 1, evidence.ppid_at + 1, 16, len(evidence.pck) - 16):
         with reverts("attestation: no PPID there"):
             check(registry, genuine, ppid_at=at)
@@ -234,7 +234,7 @@ def test_the_ppid_must_stand_where_the_certificate_has_it(registry: Contract, ge
 def test_a_key_put_into_the_certificate_breaks_the_cas_signature(registry: Contract, genuine: Quote) -> None:
     """A forger writes its own key, header and all, where the contract looks, and signs the QE report with it."""
     key = VENDOR.key("forger")
-    evidence = registry_parts(genuine, policy_for(genuine).pck_cas)
+    evidence = quote_calldata(genuine, policy_for(genuine).pck_cas)
     header = evidence.pck[evidence.key_at - 27 : evidence.key_at]
     forged = evidence.pck[:40] + header + raw_public(key) + evidence.pck[131:]
     with reverts("attestation: wrong PCK signature"):
@@ -258,8 +258,8 @@ def test_a_simulated_quote_fails_under_a_policy_for_hardware(registry: Contract,
     simulated = quote_of(SimulatedAttester(VENDOR), bytes(64))
     intel = policy_for(genuine)
     with pytest.raises(QuoteError, match="not one of the policy's"):
-        registry_parts(simulated, intel.pck_cas)
-    evidence = registry_parts(simulated, (VENDOR.ca_public,))
+        quote_calldata(simulated, intel.pck_cas)
+    evidence = quote_calldata(simulated, (VENDOR.ca_public,))
     with reverts("attestation: workload not allowed"):
         registry.check_quote(intel, evidence)
     lenient = replace(intel, workloads=(simulated.workload(),))
@@ -305,7 +305,7 @@ def test_bytes_cannot_move_between_key_and_auth_data(registry: Contract) -> None
 
 def test_both_forms_of_each_signature_pass(registry: Contract, genuine: Quote) -> None:
     """Half of all genuine signatures have a high s, so neither form may be refused."""
-    evidence = registry_parts(genuine, policy_for(genuine).pck_cas)
+    evidence = quote_calldata(genuine, policy_for(genuine).pck_cas)
     for name in ("pck_signature", "qe_signature", "quote_signature"):
         signature: bytes = getattr(evidence, name)
         s = int.from_bytes(signature[32:], "big")
@@ -314,7 +314,7 @@ def test_both_forms_of_each_signature_pass(registry: Contract, genuine: Quote) -
 
 
 def test_signatures_out_of_range_are_refused(registry: Contract, genuine: Quote) -> None:
-    signature = registry_parts(genuine, policy_for(genuine).pck_cas).pck_signature
+    signature = quote_calldata(genuine, policy_for(genuine).pck_cas).pck_signature
     order = P256_ORDER.to_bytes(32, "big")
     for forged in (
         bytes(64),

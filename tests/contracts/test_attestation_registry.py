@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from earnest.attestation.formats.quote import claims, registry_parts
+from earnest.attestation.formats.quote import claims, quote_calldata
 from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
 from earnest.protocol.attestation import CHALLENGE_BLOCKS, challenge, key_binding, key_entry
 from earnest.protocol.registry import bond_unit
@@ -223,20 +223,20 @@ def test_a_quote_made_for_another_chain_or_registry_is_refused(attested: Atteste
     binding = key_binding(chain, registry, registration.trainer, registration.key, registration.run, drawn)
     quote = quote_of(SimulatedAttester(VENDOR), binding + bytes(32))
     with reverts("attestation: not bound to this key"):
-        attested.send(registration, registry_parts(quote, attested.policy.pck_cas))
+        attested.send(registration, quote_calldata(quote, attested.policy.pck_cas))
 
 
 def test_the_second_half_of_the_report_data_is_free(attested: AttestedRun) -> None:
     registration, _ = attested.attempt()
     quote = quote_of(SimulatedAttester(VENDOR), attested.binding(registration) + b"\xab" * 32)
-    attested.send(registration, registry_parts(quote, attested.policy.pck_cas))
+    attested.send(registration, quote_calldata(quote, attested.policy.pck_cas))
 
 
 def test_zero_report_data_binds_nothing(attested: AttestedRun) -> None:
     registration, _ = attested.attempt()
     quote = quote_of(SimulatedAttester(VENDOR), bytes(64))
     with reverts("attestation: not bound to this key"):
-        attested.send(registration, registry_parts(quote, attested.policy.pck_cas))
+        attested.send(registration, quote_calldata(quote, attested.policy.pck_cas))
 
 
 def test_the_empty_key_is_refused(attested: AttestedRun) -> None:
@@ -244,7 +244,7 @@ def test_the_empty_key_is_refused(attested: AttestedRun) -> None:
     registration = replace(registration, key="0x" + "00" * 20)
     quote = quote_of(SimulatedAttester(VENDOR), attested.binding(registration) + bytes(32))
     with reverts("attestation: no key"):
-        attested.send(registration, registry_parts(quote, attested.policy.pck_cas))
+        attested.send(registration, quote_calldata(quote, attested.policy.pck_cas))
 
 
 def test_a_challenge_serves_once(attested: AttestedRun) -> None:
@@ -292,7 +292,7 @@ def test_a_quote_of_another_vendor_cannot_register(attested: AttestedRun) -> Non
     registration, _ = attested.attempt()
     quote = quote_of(SimulatedAttester(other), attested.binding(registration) + bytes(32))
     with reverts("attestation: wrong QE signer"):
-        attested.send(registration, registry_parts(quote, (other.ca_public,)))
+        attested.send(registration, quote_calldata(quote, (other.ca_public,)))
 
 
 # One platform, many keys.

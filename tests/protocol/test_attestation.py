@@ -9,7 +9,7 @@ from eth_abi.abi import encode
 from eth_hash.auto import keccak
 
 from earnest.attestation.formats.certificate import parse_certificate
-from earnest.attestation.formats.quote import QuoteError, claims, parse_quote, pck_chain, registry_parts
+from earnest.attestation.formats.quote import QuoteError, claims, parse_quote, pck_chain, quote_calldata
 from earnest.protocol.attestation import (
     INTEL_ROOT_KEY,
     MAX_PCK_CAS,
@@ -119,16 +119,16 @@ def test_intels_constants_are_those_of_its_certificates_and_quotes() -> None:
 
 def test_the_registrys_evidence_is_the_quote_and_its_certificate_without_the_rest() -> None:
     pck, issuer = pck_chain(QUOTE)
-    evidence = registry_parts(QUOTE, (bytes(64), issuer.public_key))
+    evidence = quote_calldata(QUOTE, (bytes(64), issuer.public_key))
     assert evidence.ca == 1
     assert evidence.pck[evidence.key_at :][:64] == pck.public_key
     assert evidence.pck[evidence.ppid_at :][:16] == pck.ppid
     assert evidence.quote == QUOTE.signed
     assert claims(QUOTE).pck == pck_hash(pck.public_key)
     with pytest.raises(QuoteError, match="not one of the policy's"):
-        registry_parts(QUOTE, (bytes(64),))
+        quote_calldata(QUOTE, (bytes(64),))
     with pytest.raises(QuoteError, match="the registry takes 1536 bytes"):
-        registry_parts(replace(QUOTE, qe_auth=bytes(129)), (issuer.public_key,))
+        quote_calldata(replace(QUOTE, qe_auth=bytes(129)), (issuer.public_key,))
 
 
 def test_a_chain_of_no_use_is_refused_in_words() -> None:

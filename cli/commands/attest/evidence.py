@@ -76,14 +76,14 @@ def verify(
         The TD's event log, as JSON: it must replay to the quote's registers.
     """
     from earnest.attestation.policy_document import PolicyDocument
-    from earnest.attestation.verifier.registration import verify_under
+    from earnest.attestation.verifier.registration import verify_quote_under_policy
 
     with Session(flags) as session:
         read = _read_quote(session, quote)
         pinned = _intel_root() if root is None else read_file(root)
         judged, log = read_file(collateral), None if event_log is None else read_file(event_log)
         rules, document = (None, PolicyDocument()) if policy is None else _policy_or_document(policy)
-    found = verify_under(read, judged, pinned, at, rules, document, event_log=log)
+    found = verify_quote_under_policy(read, judged, pinned, at, rules, document, event_log=log)
     refused = not (found.accepted and (policy is None or found.policy_accepted))
     code = Exit.USAGE if found.unusable else Exit.REFUSED if refused else Exit.OK
     return Answer(_verified(found, at), _verification_lines(found, policy is not None), exit=code)

@@ -229,13 +229,13 @@ def _would_register(
     """--dry-run: with a key that is thrown away, so that nothing is kept."""
     from earnest.attestation.prover.enclave_key import EnclaveKey
     from earnest.client.account.commands import planned
-    from earnest.client.trainer.enclave_keys import REGISTER_STEP, KeyScope, prepare
+    from earnest.client.trainer.enclave_keys import REGISTER_STEP, KeyScope, prepare_registration
 
     registry = session.contracts.registry
     key = EnclaveKey.make(session.environment.random).address
     place = KeyScope(session.chain.chain_id, registry.address, run, trainer)
     challenge = registry.challenge(run, trainer, session.at)
-    made = prepare(machine, key, place, challenge, policy_file, collateral=judged)
+    made = prepare_registration(machine, key, place, challenge, policy_file, collateral=judged)
     call = registry.register(made.registration, policy_file.policy, made.parts)
     step = PlannedCall(REGISTER_STEP, "register the enclave's key", call)
     plan = planned(session.deployment, session.account, [step])

@@ -14,7 +14,7 @@ READERS = {
     "collateral": "from earnest.attestation.formats.collateral import canonical_collateral as read",
     "event log": "from earnest.attestation.verifier.event_log import read_event_log as read",
     "GPU evidence": "from earnest.attestation.verifier.nvidia import _entries as read",
-    "GPU token": "from earnest.attestation.verifier.nras import _detached as read",
+    "GPU token": "from earnest.attestation.verifier.nvidia_nras import _detached as read",
     "policy": "from earnest.protocol.attestation import Policy; read = Policy.from_json",
     "policy document": "from earnest.attestation.policy_document import PolicyDocument as P; read = P.from_json",
     "update": (
@@ -33,7 +33,7 @@ READERS = {
         "read = lambda text: read_collateral(json.dumps(dict.fromkeys(COLLATERAL_FIELDS, text.decode())).encode())"
     ),
     "payload of a GPU token": (
-        "import base64; from earnest.attestation.verifier.nras import _token\n"
+        "import base64; from earnest.attestation.verifier.nvidia_nras import _token\n"
         "read = lambda text: _token('e30.' + base64.urlsafe_b64encode(text).decode().rstrip('=') + '.AA')"
     ),
 }

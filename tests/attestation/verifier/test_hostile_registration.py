@@ -7,7 +7,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
-from earnest.attestation.verifier.registration import MAX_TIME, verify_quote
+from earnest.attestation.verifier.intel import MAX_TIME, verify_quote
 
 VENDOR = SimulatedVendor()
 QUOTE = SimulatedAttester(VENDOR).quote(bytes(64)).quote

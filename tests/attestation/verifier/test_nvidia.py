@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from earnest.attestation.roots import NVIDIA_DEVICE_IDENTITY_CA
-from earnest.attestation.verifier.nvidia import MAX_EVIDENCE_BYTES, parse_report, verify_gpus
+from earnest.attestation.verifier.nvidia import MAX_EVIDENCE_BYTES, parse_gpu_report, verify_gpu_evidence
 from earnest.attestation.verifier.verification import Verification
 from tests.attestation.vectors import read
 from tests.attestation.verifier.certificates import NOW, Issued, chain, key, pem, raw_signature
@@ -49,7 +49,7 @@ def failed(found: Verification) -> list[str]:
 REPORT = b64decode(json.loads(HOPPER)[0]["evidence"])
 CHAIN = b64decode(json.loads(HOPPER)[0]["certificate"])
 
-FIRMWARE = parse_report(REPORT).opaque[20]
+FIRMWARE = parse_gpu_report(REPORT).opaque[20]
 DICE = ("2.23.133.5.4.1", bytes.fromhex("06096086480165030402020430") + FIRMWARE, False)
 MADE = chain(Issued("GH100 made for a test", authority=False, extensions=[DICE]), Issued("maker"))
 
@@ -62,12 +62,12 @@ def made(report: bytes = REPORT, certificates: list[x509.Certificate] | None = N
 
 
 def verify_made(evidence: bytes, **more: Any) -> Verification:
-    return verify_gpus(evidence, NOW, root=MADE[-1].public_bytes(Encoding.DER), **more)
+    return verify_gpu_evidence(evidence, NOW, root=MADE[-1].public_bytes(Encoding.DER), **more)
 
 
 @pytest.mark.parametrize(("evidence", "count"), [(HOPPER, 1), (FOUR, 4), (blackwell(), 1)])
 def test_real_evidence_verifies_and_says_what_was_not_checked(evidence: bytes, count: int) -> None:
-    found = verify_gpus(evidence, AT, gpus=count)
+    found = verify_gpu_evidence(evidence, AT, gpus=count)
     assert (found.accepted, found.policy_accepted, found.reason) == (True, True, "")
     assert sum(check.name.endswith(" signature") for check in found.checks) == count
     for missing in ("RIM", "OCSP", "in the machine that asked", "no nonce was asked for"):
@@ -75,15 +75,17 @@ def test_real_evidence_verifies_and_says_what_was_not_checked(evidence: bytes, c
 
 
 def test_the_report_tells_chip_driver_and_firmware() -> None:
-    (told,) = [check.reason for check in verify_gpus(HOPPER, AT).checks if check.name == "GPU 0 signature"]
+    (told,) = [
+        check.reason for check in verify_gpu_evidence(HOPPER, AT).checks if check.name == "GPU 0 signature"
+    ]
     assert told == "GH100 A01 GSP FMC LF, driver 590.12, VBIOS 96.00.A5.00.01"
 
 
 def test_all_gpus_answer_the_nonce_that_was_asked_for() -> None:
-    found = verify_gpus(FOUR, AT, nonce=NONCE)
+    found = verify_gpu_evidence(FOUR, AT, nonce=NONCE)
     assert found.accepted
     assert not any("nonce" in entry for entry in found.unchecked)
-    assert failed(verify_gpus(FOUR, AT, nonce=bytes(32))) == ["GPU nonce"]
+    assert failed(verify_gpu_evidence(FOUR, AT, nonce=bytes(32))) == ["GPU nonce"]
 
 
 def test_gpus_under_different_nonces_are_refused() -> None:
@@ -94,27 +96,27 @@ def test_gpus_under_different_nonces_are_refused() -> None:
 
 
 def test_one_gpu_shown_twice_is_one() -> None:
-    assert failed(verify_gpus(encoded(json.loads(HOPPER) * 2), AT)) == ["GPU identity"]
+    assert failed(verify_gpu_evidence(encoded(json.loads(HOPPER) * 2), AT)) == ["GPU identity"]
 
 
 @pytest.mark.parametrize("offset", [4, 36, 45, 100, 2000, 3600, -100, -96, -1])
 def test_no_byte_of_a_report_can_be_altered(offset: int) -> None:
     altered = bytearray(REPORT)
     altered[offset] ^= 1
-    found = verify_gpus(encoded([entry(bytes(altered), CHAIN)]), AT)
+    found = verify_gpu_evidence(encoded([entry(bytes(altered), CHAIN)]), AT)
     assert not found.accepted
 
 
 def test_a_report_is_its_own_gpus() -> None:
     second = json.loads(FOUR)[1]
     swapped = encoded([{**second, "certificate": json.loads(FOUR)[0]["certificate"]}])
-    assert failed(verify_gpus(swapped, AT)) == ["GPU 0 signature"]
+    assert failed(verify_gpu_evidence(swapped, AT)) == ["GPU 0 signature"]
 
 
 def test_another_makers_root_is_refused() -> None:
     assert verify_made(made()).accepted
-    assert failed(verify_gpus(made(), NOW)) == ["GPU 0 chain"]
-    assert failed(verify_gpus(HOPPER, AT, root=read("roots/aws_nitro_enclaves_root_g1.pem"))) == [
+    assert failed(verify_gpu_evidence(made(), NOW)) == ["GPU 0 chain"]
+    assert failed(verify_gpu_evidence(HOPPER, AT, root=read("roots/aws_nitro_enclaves_root_g1.pem"))) == [
         "GPU 0 chain"
     ]
 
@@ -135,15 +137,15 @@ def test_firmware_other_than_the_certified_is_refused() -> None:
     [({"arch": "BLACKWELL"}, "the certificate HOPPER"), ({"nonce": "00" * 32}, "nonce is not the report's")],
 )
 def test_the_file_may_not_contradict_the_signed_report(change: dict[str, str], reason: str) -> None:
-    found = verify_gpus(encoded([{**json.loads(HOPPER)[0], **change}]), AT)
+    found = verify_gpu_evidence(encoded([{**json.loads(HOPPER)[0], **change}]), AT)
     assert failed(found) == ["GPU 0 claims"]
     assert reason in found.reason
 
 
 def test_count_and_architecture_are_the_policys() -> None:
-    found = verify_gpus(HOPPER, AT, gpus=2)
+    found = verify_gpu_evidence(HOPPER, AT, gpus=2)
     assert (found.accepted, found.policy_accepted, failed(found)) == (True, False, ["GPU count"])
-    found = verify_gpus(HOPPER, AT, architectures=("BLACKWELL",))
+    found = verify_gpu_evidence(HOPPER, AT, architectures=("BLACKWELL",))
     assert (found.accepted, found.policy_accepted, failed(found)) == (True, False, ["GPU architecture"])
 
 
@@ -167,7 +169,7 @@ def test_count_and_architecture_are_the_policys() -> None:
     ],
 )
 def test_what_is_no_evidence_is_unusable_and_says_why(evidence: bytes, reason: str) -> None:
-    found = verify_gpus(evidence, AT)
+    found = verify_gpu_evidence(evidence, AT)
     assert (found.accepted, found.policy_accepted, found.unusable) == (False, False, True)
     assert reason in found.reason
 
@@ -181,5 +183,5 @@ def test_hostile_bytes_are_a_verdict_and_no_crash() -> None:
         altered = bytes(raw)
         evidence = entry(altered, CHAIN) if len(raw) == len(REPORT) else entry(REPORT, altered)
         if altered not in (REPORT, CHAIN):
-            found = verify_gpus(encoded([evidence]), AT)
+            found = verify_gpu_evidence(encoded([evidence]), AT)
             assert not found.accepted or len(raw) != len(REPORT)

@@ -21,11 +21,11 @@ from earnest.attestation.policy_document import TCB_STATUSES, PolicyDocument, Po
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.simulated import DAY, SimulatedAttester, SimulatedVendor, raw_signature
 from earnest.attestation.roots import INTEL_ROOT_ID, INTEL_SGX_ROOT_CA, PRODUCTION_ROOTS
+from earnest.attestation.verifier.intel import verify_quote
 from earnest.attestation.verifier.registration import (
     RegistrationFacts,
-    judge_registration,
-    verify_quote,
-    verify_under,
+    verify_quote_under_policy,
+    verify_registration,
 )
 from earnest.attestation.verifier.verification import Verification
 from earnest.protocol.attestation import INTEL_ROOT_KEY, key_binding, root_id
@@ -294,7 +294,9 @@ def under(
     collateral = VENDOR.collateral(evaluation=100)
     document = PolicyDocument() if policy is None else policy.document
     run = None if policy is None else policy.policy
-    return verify_under(quoted.quote, collateral, VENDOR.root_der, NOW, run, document, event_log=event_log)
+    return verify_quote_under_policy(
+        quoted.quote, collateral, VENDOR.root_der, NOW, run, document, event_log=event_log
+    )
 
 
 def test_a_quote_is_tried_under_a_runs_policy_before_it_is_registered() -> None:
@@ -503,7 +505,7 @@ def rules(document: PolicyDocument | None = None, attester: SimulatedAttester = 
 
 def judge(evidence: EvidenceFile, facts: RegistrationFacts, policy: PolicyFile | None = None) -> Verification:
     policy = policy or rules()
-    return judge_registration(evidence, facts, policy.policy, policy.document)
+    return verify_registration(evidence, facts, policy.policy, policy.document)
 
 
 def test_a_key_registered_as_it_should_be_is_attested() -> None:
@@ -546,20 +548,20 @@ def test_a_floor_raised_on_chain_counts() -> None:
     assert judge(evidence, replace(facts, evaluation_floor=100)).policy_accepted
     assert not judge(evidence, replace(facts, evaluation_floor=101)).policy_accepted
     raised = replace(rules().policy, evaluation_floor=101)
-    assert not judge_registration(evidence, facts, raised, PolicyDocument()).policy_accepted
+    assert not verify_registration(evidence, facts, raised, PolicyDocument()).policy_accepted
 
 
 def test_a_run_pinned_to_intel_takes_no_simulated_machine() -> None:
     evidence, facts = register()
     pinned = replace(rules().policy, root_id=INTEL_ROOT_ID)
-    found = judge_registration(evidence, replace(facts, root_id=INTEL_ROOT_ID), pinned, PolicyDocument())
+    found = verify_registration(evidence, replace(facts, root_id=INTEL_ROOT_ID), pinned, PolicyDocument())
     assert not found.accepted
     assert found.failed[0].name == "signatures"
 
 
 def test_a_root_that_nobody_shows_is_a_plain_refusal() -> None:
     evidence, facts = register()
-    found = judge_registration(evidence, facts, replace(rules().policy, root_id=bytes(32)), PolicyDocument())
+    found = verify_registration(evidence, facts, replace(rules().policy, root_id=bytes(32)), PolicyDocument())
     assert (found.accepted, found.failed[0].name) == (False, "root certificate")
 
 
@@ -574,14 +576,14 @@ def test_code_that_the_run_does_not_know_is_refused_by_policy() -> None:
     ("changed", "reason"),
     [
         ({"pck_cas": (bytes(64),)}, "no pinned CA signed the platform's certificate"),
-        ({"qe_signer": bytes(32)}, "another signer's quoting enclave"),
-        ({"qe_product": 9}, "another quoting enclave"),
+        ({"qe_signer": bytes(32)}, "the quoting enclave has another signer"),
+        ({"qe_product": 9}, "the quoting enclave is another product"),
         ({"qe_min_svn": 5}, "the quoting enclave is too old"),
     ],
 )
 def test_validators_repeat_what_the_registry_checks(changed: dict[str, Any], reason: str) -> None:
     evidence, facts = register()
-    found = judge_registration(evidence, facts, replace(rules().policy, **changed), PolicyDocument())
+    found = verify_registration(evidence, facts, replace(rules().policy, **changed), PolicyDocument())
     assert (found.policy_accepted, found.reason) == (False, f"run's policy: {reason}")
 
 
@@ -597,7 +599,7 @@ def test_a_pinned_ca_beside_the_one_that_signed_does_not_count() -> None:
         size = int.from_bytes(raw[at : at + 4], "little") + len(longer) - len(chain)
         raw[at : at + 4] = size.to_bytes(4, "little")
     policy = replace(rules().policy, pck_cas=(pinned.ca_public,))
-    found = judge_registration(replace(evidence, quote=bytes(raw)), facts, policy, PolicyDocument())
+    found = verify_registration(replace(evidence, quote=bytes(raw)), facts, policy, PolicyDocument())
     assert not found.policy_accepted
     assert found.reason == "run's policy: no pinned CA signed the platform's certificate"
 
@@ -612,7 +614,7 @@ def test_required_events_are_looked_up_in_a_log_that_replays() -> None:
     assert not judge(evidence, facts, rules(other)).policy_accepted
     missing = replace(evidence, event_log=None)
     assert judge(missing, facts, rules(wanted)).reason == (
-        "event log: the policy asks for events, and there is no log"
+        "event log: the policy requires events, and there is no log"
     )
     assert judge(missing, facts).policy_accepted
     assert not judge(replace(evidence, event_log=b"[]"), facts).policy_accepted

@@ -10,7 +10,7 @@ import pytest
 
 from earnest.attestation.evidence_file import EvidenceFile
 from earnest.attestation.formats.certificate import parse_certificate, pem_to_ders
-from earnest.attestation.formats.quote import claims, parse_quote, registry_parts
+from earnest.attestation.formats.quote import claims, parse_quote, quote_calldata
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import Reverted
 from earnest.client.run.record import RunRecord
@@ -157,7 +157,7 @@ def test_forgotten_blocks_take_keys_denials_and_attestations_with_them(town: Tow
 def test_the_wrapper_reads_what_the_registry_keeps(town: Town) -> None:
     registry, policy, head = town.contracts.registry, town.policy.policy, town.chain.head()
     quote = parse_quote(SimulatedAttester(VENDOR, platform=1).quote(b"\7" * 64).quote)
-    said = registry.check_quote(policy, registry_parts(quote, policy.pck_cas), at=head)
+    said = registry.check_quote(policy, quote_calldata(quote, policy.pck_cas), at=head)
     assert said == claims(quote)
     assert registry.policy_hash(policy, at=head) == town.policy.hash
     _, block = registry.record_of(town.run, other, at=head)

@@ -14,10 +14,16 @@ from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.attester import AttesterError, Quoted
 from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
 from earnest.attestation.roots import INTEL_ROOT_ID
-from earnest.attestation.verifier.registration import RegistrationFacts, judge_registration
+from earnest.attestation.verifier.registration import RegistrationFacts, verify_registration
 from earnest.base.errors import Reverted
 from earnest.client.storage.objects import ObjectStore
-from earnest.client.trainer.enclave_keys import RETRY_S, KeyKeeper, KeyScope, RegistrationError, prepare
+from earnest.client.trainer.enclave_keys import (
+    RETRY_S,
+    KeyKeeper,
+    KeyScope,
+    RegistrationError,
+    prepare_registration,
+)
 from tests.client.world import Setup, World
 
 VENDOR = SimulatedVendor()
@@ -135,7 +141,7 @@ def test_what_is_published_is_what_every_validator_accepts(world: World, trainer
     assert receipt is not None
     event = registered(world, receipt)
     evidence = EvidenceFile.read(world.party(trainer).public.get(event["evidence_root"], MAX_EVIDENCE_BYTES))
-    found = judge_registration(
+    found = verify_registration(
         evidence,
         RegistrationFacts(
             chain_id=world.chain.chain_id,
@@ -300,14 +306,14 @@ def test_a_run_pinned_to_intels_root_refuses_a_simulated_machine() -> None:
     quote = parse_quote(HONEST.quote(bytes(64)).quote)
     intel = PolicyFile.from_quotes([quote], root=INTEL_ROOT_ID)
     with pytest.raises(RegistrationError, match=r"SIMULATED.*Intel SGX Root CA"):
-        prepare(HONEST, KEY, PLACE, CHALLENGE, intel)
+        prepare_registration(HONEST, KEY, PLACE, CHALLENGE, intel)
 
 
 def test_a_debug_machine_is_told_so() -> None:
     debug = SimulatedAttester(VENDOR, HONEST.code, debug=True)
     policy = PolicyFile.from_quotes([parse_quote(debug.quote(bytes(64)).quote)])
     with pytest.raises(RegistrationError, match="debug"):
-        prepare(debug, KEY, PLACE, CHALLENGE, policy)
+        prepare_registration(debug, KEY, PLACE, CHALLENGE, policy)
 
 
 class Owned(SimulatedAttester):
@@ -320,7 +326,7 @@ class Owned(SimulatedAttester):
 
 def test_a_machine_under_its_hosts_orders_is_told_so() -> None:
     with pytest.raises(RegistrationError, match="MROWNERCONFIG"):
-        prepare(Owned(VENDOR, HONEST.code), KEY, PLACE, CHALLENGE, POLICY)
+        prepare_registration(Owned(VENDOR, HONEST.code), KEY, PLACE, CHALLENGE, POLICY)
 
 
 def test_gpu_evidence_is_over_the_binding_and_hashed_into_the_report_data() -> None:
@@ -330,7 +336,7 @@ def test_gpu_evidence_is_over_the_binding_and_hashed_into_the_report_data() -> N
         nonces.append(nonce)
         return b"[]"
 
-    made = prepare(HONEST, KEY, PLACE, CHALLENGE, POLICY, gpu=collect)
+    made = prepare_registration(HONEST, KEY, PLACE, CHALLENGE, POLICY, gpu=collect)
     assert nonces == [PLACE.binding(KEY, CHALLENGE[1])]
     assert made.quote.report_data == nonces[0] + made.evidence.gpu_digest()
     assert made.evidence.gpu == b"[]"
@@ -344,8 +350,8 @@ def test_collateral_is_fetched_where_the_attester_has_none() -> None:
             return Quoted(HONEST.quote(report_data).quote)
 
     with pytest.raises(AttesterError, match="no collateral"):
-        prepare(Bare(), KEY, PLACE, CHALLENGE, POLICY)
+        prepare_registration(Bare(), KEY, PLACE, CHALLENGE, POLICY)
     collateral = VENDOR.collateral()
-    made = prepare(Bare(), KEY, PLACE, CHALLENGE, POLICY, collateral=lambda quote: collateral)
+    made = prepare_registration(Bare(), KEY, PLACE, CHALLENGE, POLICY, collateral=lambda quote: collateral)
     assert made.evidence.collateral == collateral
     assert ObjectStore("memory:///").put(made.evidence.to_bytes()) == made.registration.evidence_root

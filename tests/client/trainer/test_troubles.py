@@ -23,7 +23,7 @@ from earnest.protocol.manifest import Manifest
 from earnest.protocol.recipe import CodecChoice, Inner
 from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerState
 from earnest.training.diloco.state import State
-from tests.client.trainer.test_attesting import at_work, attested_world, keeper, machine
+from tests.client.trainer.test_attested_rounds import at_work, attested_world, keeper, machine
 from tests.client.trainer.test_overlap import gated
 from tests.client.world import OVERLAP, TRAINER_BOND, World, make_world, tiny_recipe
 

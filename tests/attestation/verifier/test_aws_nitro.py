@@ -10,7 +10,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from earnest.attestation.roots import AWS_NITRO_ENCLAVES_ROOT_G1
-from earnest.attestation.verifier.nitro import MAX_DOCUMENT_BYTES, parse_document, verify_document
+from earnest.attestation.verifier.aws_nitro import (
+    MAX_DOCUMENT_BYTES,
+    parse_nitro_document,
+    verify_nitro_document,
+)
 from earnest.attestation.verifier.verification import Verification
 from tests.attestation.vectors import read
 from tests.attestation.verifier.certificates import NOW, Issued, chain, key, raw_signature
@@ -33,39 +37,39 @@ def failed(found: Verification) -> list[str]:
 
 
 def test_a_real_document_verifies_in_its_three_hours() -> None:
-    found = verify_document(DOCUMENT, AT)
+    found = verify_nitro_document(DOCUMENT, AT)
     assert (found.accepted, found.policy_accepted, found.reason) == (True, True, "")
-    assert failed(verify_document(DOCUMENT, AT + 3 * 3600 + 1)) == ["Nitro chain"]
-    assert failed(verify_document(DOCUMENT, AT - 3600)) == ["Nitro chain", "Nitro time"]
+    assert failed(verify_nitro_document(DOCUMENT, AT + 3 * 3600 + 1)) == ["Nitro chain"]
+    assert failed(verify_nitro_document(DOCUMENT, AT - 3600)) == ["Nitro chain", "Nitro time"]
 
 
 def test_a_debug_enclave_is_refused_although_signed() -> None:
-    found = verify_document(DEBUG, DEBUG_AT)
+    found = verify_nitro_document(DEBUG, DEBUG_AT)
     assert (found.accepted, failed(found)) == (False, ["Nitro debug"])
 
 
 def test_the_pinned_root_is_amazons() -> None:
     assert read("roots/aws_nitro_enclaves_root_g1.pem").strip() == AWS_NITRO_ENCLAVES_ROOT_G1.strip()
     other = read("roots/nvidia_device_identity_ca.pem")
-    assert failed(verify_document(DOCUMENT, AT, root=other)) == ["Nitro chain"]
+    assert failed(verify_nitro_document(DOCUMENT, AT, root=other)) == ["Nitro chain"]
 
 
 def test_the_image_is_the_policys() -> None:
-    image = parse_document(DOCUMENT).pcrs[0]
-    assert verify_document(DOCUMENT, AT, images=[image]).policy_accepted
-    found = verify_document(DOCUMENT, AT, images=[bytes(48)])
+    image = parse_nitro_document(DOCUMENT).pcrs[0]
+    assert verify_nitro_document(DOCUMENT, AT, images=[image]).policy_accepted
+    found = verify_nitro_document(DOCUMENT, AT, images=[bytes(48)])
     assert (found.accepted, found.policy_accepted, failed(found)) == (True, False, ["Nitro image"])
 
 
 def test_a_document_without_the_nonce_asked_for_is_refused() -> None:
-    assert failed(verify_document(DOCUMENT, AT, nonce=b"challenge")) == ["Nitro nonce"]
-    assert failed(verify_document(DOCUMENT, AT, user_data=b"other")) == ["Nitro user data"]
+    assert failed(verify_nitro_document(DOCUMENT, AT, nonce=b"challenge")) == ["Nitro nonce"]
+    assert failed(verify_nitro_document(DOCUMENT, AT, user_data=b"other")) == ["Nitro user data"]
 
 
 def test_a_signature_is_of_its_document() -> None:
     mine, other = cbor2.loads(DOCUMENT), cbor2.loads(DEBUG)
     swapped = cbor2.dumps([*mine[:3], other[3]])
-    assert failed(verify_document(swapped, AT)) == ["Nitro signature"]
+    assert failed(verify_nitro_document(swapped, AT)) == ["Nitro signature"]
 
 
 # An enclave made for the tests: AWS's forms, other keys
@@ -94,13 +98,13 @@ def made(fields: Any = FIELDS, algorithm: Any = -35, unprotected: Any = None, ta
 
 @pytest.mark.parametrize("tag", [False, True])
 def test_a_good_enclave_passes(tag: bool) -> None:
-    found = verify_document(made(tag=tag), NOW, root=ROOT, nonce=b"challenge", user_data=b"binding")
+    found = verify_nitro_document(made(tag=tag), NOW, root=ROOT, nonce=b"challenge", user_data=b"binding")
     assert (found.accepted, found.policy_accepted, found.reason) == (True, True, "")
 
 
 def test_a_document_from_the_future_is_refused() -> None:
     late = made({**FIELDS, "timestamp": (NOW + 3600) * 1000})
-    assert failed(verify_document(late, NOW, root=ROOT)) == ["Nitro time"]
+    assert failed(verify_nitro_document(late, NOW, root=ROOT)) == ["Nitro time"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ def test_a_document_from_the_future_is_refused() -> None:
     ],
 )
 def test_what_is_no_document_is_unusable_and_says_why(raw: bytes, reason: str) -> None:
-    found = verify_document(raw, NOW, root=ROOT)
+    found = verify_nitro_document(raw, NOW, root=ROOT)
     assert (found.accepted, found.unusable) == (False, True)
     assert reason in found.reason
 
@@ -144,5 +148,5 @@ def test_hostile_bytes_are_a_verdict_and_no_crash() -> None:
         for _ in range(rng.randrange(1, 4)):
             raw[rng.randrange(len(raw))] = rng.randrange(256)
         cut = rng.choice((len(raw), rng.randrange(len(raw))))
-        found = verify_document(bytes(raw[:cut]), AT)
+        found = verify_nitro_document(bytes(raw[:cut]), AT)
         assert not found.accepted or bytes(raw[:cut]) == DOCUMENT

@@ -1,6 +1,6 @@
 """A straight chain of certificates from a device to a pinned root.
 
-Vendors' device certificates are no web certificates (no server names, no validity to speak of), so the path rules of
+Vendors' device certificates are not web certificates (no server names, validity of decades), so the path rules of
 RFC 5280 that apply to them are checked here; names and signatures are checked by `cryptography`.
 """
 
@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtensionOID
 
 MAX_CHAIN = 8
 KNOWN_EXTENSIONS = {ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.KEY_USAGE}
-"""Critical extensions that are understood; any other makes a certificate unusable, as RFC 5280 asks."""
+"""Critical extensions that are understood; any other makes a certificate unusable (RFC 5280, section 4.2)."""
 
 CERTIFICATE_ERRORS = (
     ValueError,
@@ -30,15 +30,15 @@ CERTIFICATE_ERRORS = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-"""What `cryptography` raises for hostile certificates."""
+"""Exceptions that `cryptography` raises for hostile certificates."""
 
 
 class ChainFault(ValueError):
-    """Why a chain does not lead to its root."""
+    """A chain that does not lead to its root, with the reason."""
 
 
 def instant(at: int) -> datetime:
-    """A Unix second as the aware datetime that certificates use. Raises ValueError outside the calendar."""
+    """Converts a Unix second to a datetime in UTC. Raises ValueError for a time that datetime cannot hold."""
     try:
         return datetime.fromtimestamp(at, UTC)
     except (OverflowError, OSError) as error:
@@ -46,14 +46,14 @@ def instant(at: int) -> datetime:
 
 
 def load_certificate(data: bytes) -> x509.Certificate:
-    """One certificate, DER or PEM. Raises one of CERTIFICATE_ERRORS."""
+    """Loads one certificate, DER or PEM. Raises one of CERTIFICATE_ERRORS."""
     if data.lstrip().startswith(b"-----BEGIN"):
         return x509.load_pem_x509_certificate(data)
     return x509.load_der_x509_certificate(data)
 
 
 def chain_fault(chain: Sequence[x509.Certificate], root: x509.Certificate, at: int) -> str:
-    """Why `chain` (device first, root last or left out) does not lead to `root` at Unix second `at`, or nothing."""
+    """Returns why `chain` (device first, root last or left out) does not lead to `root` at Unix second `at`, or ''."""
     try:
         _check_chain(chain, root, instant(at))
     except ChainFault as fault:
@@ -64,7 +64,7 @@ def chain_fault(chain: Sequence[x509.Certificate], root: x509.Certificate, at: i
 
 
 def signature_holds(key: object, signature: bytes, message: bytes) -> bool:
-    """Whether `signature` (r || s, 96 bytes, big endian) over SHA-384 of `message` is of this P-384 key."""
+    """Returns whether `signature` (r || s, 96 bytes, big endian) is this P-384 key's over SHA-384 of `message`."""
     if (
         not isinstance(key, ec.EllipticCurvePublicKey)
         or not isinstance(key.curve, ec.SECP384R1)
@@ -79,12 +79,21 @@ def signature_holds(key: object, signature: bytes, message: bytes) -> bool:
     return True
 
 
+def p256_key(certificate: x509.Certificate) -> bytes:
+    """Returns x || y of the certificate's key, 64 bytes. Raises ValueError for a key that is not on P-256."""
+    key = certificate.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise ValueError("its key is not on P-256")
+    numbers = key.public_numbers()
+    return numbers.x.to_bytes(32) + numbers.y.to_bytes(32)
+
+
 def _check_chain(chain: Sequence[x509.Certificate], root: x509.Certificate, moment: datetime) -> None:
     if not 1 <= len(chain) <= MAX_CHAIN:
         raise ChainFault(f"{len(chain)} certificates are no chain")
     below = chain[:-1] if chain[-1] == root else chain
     if not below or root in below:
-        raise ChainFault("the pinned root is not the chain's end alone")
+        raise ChainFault("the pinned root is not at the end of the chain, or occurs twice")
     for depth, (subject, issuer) in enumerate(zip(below, [*below[1:], root], strict=True)):
         _check_link(subject, issuer, depth)
     for certificate in (*below, root):
@@ -93,10 +102,10 @@ def _check_chain(chain: Sequence[x509.Certificate], root: x509.Certificate, mome
 
 
 def _check_link(subject: x509.Certificate, issuer: x509.Certificate, depth: int) -> None:
-    """Raises ChainFault unless `issuer` may sign, and did, `subject`, with `depth` certificates below that."""
+    """Raises ChainFault unless `issuer` may sign, and did sign, `subject`, with `depth` certificates below it."""
     for certificate in (subject, issuer):
         if any(e.critical and e.oid not in KNOWN_EXTENSIONS for e in certificate.extensions):
-            raise ChainFault(f"{_name(certificate)} has a critical extension that nobody knows")
+            raise ChainFault(f"{_name(certificate)} has an unknown critical extension")
     constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
     usage = issuer.extensions.get_extension_for_class(x509.KeyUsage).value
     if not constraints.ca or not usage.key_cert_sign:

@@ -15,14 +15,14 @@ from cryptography import x509
 from eth_hash.auto import keccak
 
 from earnest.attestation.roots import AWS_NITRO_ENCLAVES_ROOT_G1
-from earnest.attestation.verifier.chain import (
+from earnest.attestation.verifier.certificate_chain import (
     CERTIFICATE_ERRORS,
     MAX_CHAIN,
     chain_fault,
     load_certificate,
     signature_holds,
 )
-from earnest.attestation.verifier.verification import Check, Verification, verdict
+from earnest.attestation.verifier.verification import Check, Verification, conclude
 
 MAX_DOCUMENT_BYTES = 16_384
 MAX_CERTIFICATE_BYTES = 1024
@@ -58,7 +58,7 @@ class NitroDocument:
     signature: bytes
 
 
-def parse_document(data: bytes) -> NitroDocument:
+def parse_nitro_document(data: bytes) -> NitroDocument:
     """Take a document apart, tagged or not; every byte is accounted for. Raises one of CERTIFICATE_ERRORS."""
     message = _cbor(data.removeprefix(COSE_SIGN1), "the document")
     if not isinstance(message, list) or len(message) != 4:
@@ -89,7 +89,7 @@ def parse_document(data: bytes) -> NitroDocument:
     )
 
 
-def verify_document(
+def verify_nitro_document(
     document: bytes,
     at: int,
     *,
@@ -105,10 +105,10 @@ def verify_document(
     """
     try:
         pinned = load_certificate(root)
-        parsed = parse_document(document)
+        parsed = parse_nitro_document(document)
         key = parsed.certificate.public_key()
     except CERTIFICATE_ERRORS as error:
-        return verdict(
+        return conclude(
             [Check("Nitro document format", False, str(error))], unusable=True, unchecked=UNCHECKED
         )
     fault = chain_fault([parsed.certificate, *reversed(parsed.bundle)], pinned, at)
@@ -134,7 +134,7 @@ def verify_document(
     known = images is None or image in images
     policy = [Check("Nitro image", known, f"PCR0 {image.hex()[:32]}..")]
     bound = parsed.nonce + parsed.user_data + parsed.public_key
-    return verdict(
+    return conclude(
         genuine,
         policy,
         tee="nitro",

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.types import Options
 
 from earnest.attestation.policy_document import MAX_GPUS
-from earnest.attestation.verifier.verification import Check, Verification, verdict
+from earnest.attestation.verifier.verification import Check, Verification, conclude
 from earnest.base.strict_json import read_json
 
 MAX_TOKEN_BYTES = 1 << 18
@@ -62,7 +62,7 @@ class _Token:
     claims: dict[str, Any]
 
 
-def verify_token(
+def verify_nras_token(
     token: bytes,
     keys: bytes,
     at: int,
@@ -81,7 +81,7 @@ def verify_token(
     try:
         overall, devices = _detached(token)
     except ValueError as error:
-        return verdict([Check("NRAS token format", False, str(error))], unusable=True, unchecked=UNCHECKED)
+        return conclude([Check("NRAS token format", False, str(error))], unusable=True, unchecked=UNCHECKED)
     known = _keys(keys)
     tokens = {"overall": overall, **devices}
     checks = [Check("NRAS token format", True, f"{len(devices)} GPU{'s' * (len(devices) > 1)}")]
@@ -102,7 +102,7 @@ def verify_token(
     ]
     unasked = () if nonce is not None else ("freshness: no nonce was asked for",)
     expires = min((_time(signed, "exp") or 0) for signed in tokens.values())
-    return verdict(checks, policy, tee="nvidia", expires=expires, unchecked=UNCHECKED + unasked)
+    return conclude(checks, policy, tee="nvidia", expires=expires, unchecked=UNCHECKED + unasked)
 
 
 def _detached(token: bytes) -> tuple[_Token, dict[str, _Token]]:

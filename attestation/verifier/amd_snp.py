@@ -16,13 +16,13 @@ from cryptography.x509.oid import ObjectIdentifier
 from eth_hash.auto import keccak
 
 from earnest.attestation.roots import AMD_ROOTS
-from earnest.attestation.verifier.chain import (
+from earnest.attestation.verifier.certificate_chain import (
     CERTIFICATE_ERRORS,
     chain_fault,
     load_certificate,
     signature_holds,
 )
-from earnest.attestation.verifier.verification import Check, Verification, verdict
+from earnest.attestation.verifier.verification import Check, Verification, conclude
 
 REPORT_BYTES = 1184
 SIGNED_BYTES = 0x2A0
@@ -70,7 +70,7 @@ class SnpReport:
     """r || s, 96 bytes, big endian (the report has them little endian, 72 bytes each)."""
 
 
-def parse_report(data: bytes) -> SnpReport:
+def parse_snp_report(data: bytes) -> SnpReport:
     """Take a report apart. Raises ValueError."""
     if len(data) != REPORT_BYTES:
         raise ValueError(f"{len(data)} bytes are no SNP report, which has {REPORT_BYTES}")
@@ -95,7 +95,7 @@ def parse_report(data: bytes) -> SnpReport:
     )
 
 
-def verify_report(
+def verify_snp_report(
     report: bytes,
     vcek: bytes,
     issuers: bytes,
@@ -113,7 +113,7 @@ def verify_report(
     anything. `vmpl` is the highest privilege level (a number) accepted; 0 is the guest's most privileged.
     """
     try:
-        parsed = parse_report(report)
+        parsed = parse_snp_report(report)
         if len(vcek) > MAX_CHAIN_BYTES or len(issuers) > MAX_CHAIN_BYTES:
             raise ValueError("a certificate is too large")
         chip = load_certificate(vcek)
@@ -121,7 +121,7 @@ def verify_report(
         generation = roots.get(sha256(ark.public_bytes(Encoding.DER)).digest())
         key = chip.public_key()
     except CERTIFICATE_ERRORS as error:
-        return verdict([Check("SNP report format", False, str(error))], unusable=True, unchecked=UNCHECKED)
+        return conclude([Check("SNP report format", False, str(error))], unusable=True, unchecked=UNCHECKED)
     fault = "the root is none of AMD's" if generation is None else chain_fault([chip, ask, ark], ark, at)
     signed = parsed.algorithm == ECDSA_P384_SHA384 and signature_holds(key, parsed.signature, parsed.signed)
     genuine = [
@@ -144,7 +144,7 @@ def verify_report(
             "SNP migration", *_no(parsed.policy & POLICY_MIGRATION, "a migration agent may move the guest")
         ),
     ]
-    return verdict(
+    return conclude(
         genuine,
         policy,
         tee="snp",

@@ -13,13 +13,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from earnest.attestation.roots import AMD_ROOTS
-from earnest.attestation.verifier.snp import (
+from earnest.attestation.verifier.amd_snp import (
     MAX_CHAIN_BYTES,
     POLICY_DEBUG,
     POLICY_MIGRATION,
     REPORT_BYTES,
     SIGNED_BYTES,
-    verify_report,
+    verify_snp_report,
 )
 from earnest.attestation.verifier.verification import Verification
 from tests.attestation.vectors import read
@@ -41,25 +41,25 @@ def failed(found: Verification) -> list[str]:
 
 
 def test_milan_is_refused_by_policy_only() -> None:
-    found = verify_report(REPORT, VCEK, MILAN, AT)
+    found = verify_snp_report(REPORT, VCEK, MILAN, AT)
     assert (found.accepted, found.policy_accepted, failed(found)) == (True, False, ["SNP generation"])
-    assert verify_report(REPORT, VCEK, MILAN, AT, generations=("Milan",)).policy_accepted
+    assert verify_snp_report(REPORT, VCEK, MILAN, AT, generations=("Milan",)).policy_accepted
     assert any("revocation" in entry for entry in found.unchecked)
 
 
 def test_a_debug_guest_is_refused_whatever_the_policy() -> None:
-    found = verify_report(DEBUG_REPORT, DEBUG_VCEK, MILAN, AT, generations=("Milan",))
+    found = verify_snp_report(DEBUG_REPORT, DEBUG_VCEK, MILAN, AT, generations=("Milan",))
     assert (found.accepted, failed(found)) == (False, ["SNP debug"])
 
 
 def test_a_report_is_its_own_chips() -> None:
-    found = verify_report(REPORT, DEBUG_VCEK, MILAN, AT, generations=("Milan",))
+    found = verify_snp_report(REPORT, DEBUG_VCEK, MILAN, AT, generations=("Milan",))
     assert failed(found) == ["SNP signature", "SNP chip", "SNP TCB"]
 
 
 @pytest.mark.parametrize("other", ["genoa", "turin"])
 def test_a_chip_is_of_its_generations_root(other: str) -> None:
-    found = verify_report(REPORT, VCEK, read(f"roots/amd_ask_ark_{other}.pem"), AT)
+    found = verify_snp_report(REPORT, VCEK, read(f"roots/amd_ask_ark_{other}.pem"), AT)
     assert "SNP chain" in failed(found)
 
 
@@ -76,11 +76,13 @@ def test_the_pinned_roots_are_amds(name: str, generation: str) -> None:
 def test_no_byte_of_a_report_can_be_altered(offset: int) -> None:
     altered = bytearray(REPORT)
     altered[offset] ^= 1
-    assert not verify_report(bytes(altered), VCEK, MILAN, AT, generations=("Milan",)).accepted
+    assert not verify_snp_report(bytes(altered), VCEK, MILAN, AT, generations=("Milan",)).accepted
 
 
 def test_time_counts() -> None:
-    assert failed(verify_report(REPORT, VCEK, MILAN, 1_500_000_000, generations=("Milan",))) == ["SNP chain"]
+    assert failed(verify_snp_report(REPORT, VCEK, MILAN, 1_500_000_000, generations=("Milan",))) == [
+        "SNP chain"
+    ]
 
 
 # A machine made for the tests: AMD's forms, other keys
@@ -116,7 +118,7 @@ def report(
 
 def verify_made(raw: bytes, **more: Any) -> Verification:
     vcek, issuers, roots = machine()
-    return verify_report(raw, vcek, issuers, NOW, roots=roots, **more)
+    return verify_snp_report(raw, vcek, issuers, NOW, roots=roots, **more)
 
 
 def test_a_good_machine_passes() -> None:
@@ -147,7 +149,7 @@ def test_a_higher_level_passes_where_the_policy_says_so() -> None:
 
 def test_roots_of_nobody_are_refused() -> None:
     vcek, issuers, _ = machine()
-    found = verify_report(report(), vcek, issuers, NOW)
+    found = verify_snp_report(report(), vcek, issuers, NOW)
     assert failed(found)[0] == "SNP chain"
     assert found.reason == "SNP chain: the root is none of AMD's"
 
@@ -166,7 +168,7 @@ def test_roots_of_nobody_are_refused() -> None:
     ],
 )
 def test_what_is_no_report_is_unusable_and_says_why(change: dict[str, bytes], reason: str) -> None:
-    found = verify_report(**{"report": REPORT, "vcek": VCEK, "issuers": MILAN, **change}, at=AT)
+    found = verify_snp_report(**{"report": REPORT, "vcek": VCEK, "issuers": MILAN, **change}, at=AT)
     assert (found.accepted, found.unusable) == (False, True)
     assert reason in found.reason
 
@@ -179,4 +181,4 @@ def test_hostile_bytes_are_a_verdict_and_no_crash() -> None:
         target = rng.choice(parts)
         for _ in range(rng.randrange(1, 4)):
             target[rng.randrange(len(target))] ^= 1 << rng.randrange(8)
-        verify_report(bytes(parts[0]), bytes(parts[1]), MILAN, AT)
+        verify_snp_report(bytes(parts[0]), bytes(parts[1]), MILAN, AT)

@@ -11,7 +11,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from earnest.attestation.verifier.nras import ISSUER, MAX_TOKEN_BYTES, verify_token
+from earnest.attestation.verifier.nvidia_nras import ISSUER, MAX_TOKEN_BYTES, verify_nras_token
 from earnest.attestation.verifier.verification import Verification
 from tests.attestation.vectors import read
 from tests.attestation.verifier.certificates import key
@@ -83,7 +83,7 @@ KEYS = key_set()
 def verify(
     raw: bytes, keys: bytes = KEYS, at: int = AT, nonce: bytes | None = NONCE, **more: Any
 ) -> Verification:
-    return verify_token(raw, keys, at, nonce=nonce, **more)
+    return verify_nras_token(raw, keys, at, nonce=nonce, **more)
 
 
 def failed(found: Verification) -> list[str]:

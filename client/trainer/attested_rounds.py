@@ -48,7 +48,7 @@ class Trouble:
     reason: str
 
 
-class Attesting:
+class AttestedRounds:
     """What one trainer's keeper does for its node in one run. Raises only for a journal that cannot be written.
 
     `newest()` is the chain's newest block: the key that the contract will look for is the one that stands there.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from earnest.attestation.formats.quote import parse_quote, pck_chain, registry_parts
+from earnest.attestation.formats.quote import parse_quote, pck_chain, quote_calldata
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.attester import Attester, AttesterError, Quoted
 from earnest.attestation.prover.enclave_key import EnclaveKey
@@ -23,7 +23,7 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import EnclaveKey as LiveKey
 from earnest.client.run.record import RunRecord
 from earnest.client.storage.journal import Journal
-from earnest.client.trainer.attesting import Attesting, Keeper
+from earnest.client.trainer.attested_rounds import AttestedRounds, Keeper
 from earnest.client.trainer.enclave_keys import KeyKeeper
 from earnest.client.trainer.node import TrainerNode
 from earnest.protocol.attestation import Registration, platform_hash
@@ -69,15 +69,15 @@ def keeper(world: World, name: str, attester: Attester, **options: Any) -> KeyKe
 
 def at_work(world: World, name: str, keeper: Keeper) -> TrainerNode:
     """The account's node, attesting with this keeper."""
-    attesting = Attesting(keeper, world.run, world.party(name).journal, world.chain.head)
-    node = world.node(name, attesting=attesting)
+    attesting = AttestedRounds(keeper, world.run, world.party(name).journal, world.chain.head)
+    node = world.node(name, attested_rounds=attesting)
     assert isinstance(node, TrainerNode)
     return node
 
 
 def troubles(node: TrainerNode) -> list[tuple[int | None, str]]:
-    assert node.attesting is not None
-    return [(one.round, one.reason or one.cause) for one in node.attesting.troubles]
+    assert node.attested_rounds is not None
+    return [(one.round, one.reason or one.cause) for one in node.attested_rounds.troubles]
 
 
 def attested_world(folder: Path, trainers: int, **setup: Any) -> AbstractContextManager[World]:
@@ -271,8 +271,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 HEAD = BlockRef(7, b"\7" * 32, 50)
 
 
-def attesting(chain: Chain, journal: Journal) -> Attesting:
-    return Attesting(chain, 1, journal, lambda: HEAD)  # type: ignore[arg-type]
+def attesting(chain: Chain, journal: Journal) -> AttestedRounds:
+    return AttestedRounds(chain, 1, journal, lambda: HEAD)  # type: ignore[arg-type]
 
 
 def test_what_was_signed_is_revealed_even_if_the_chain_cannot_be_asked_then(journal: Journal) -> None:
@@ -338,7 +338,7 @@ def test_the_registry_refuses_a_simulated_key_where_intels_ca_is_pinned(tmp_path
         challenge = world.contracts.registry.challenge(world.run, place.trainer, world.chain.head())
         key = EnclaveKey(b"\2" * 32).address
         quote = parse_quote(machine(0).quote(place.binding(key, challenge[1]) + bytes(32)).quote)
-        parts = registry_parts(quote, lenient.policy.pck_cas)
+        parts = quote_calldata(quote, lenient.policy.pck_cas)
         asked = Registration(world.run, place.trainer, key, challenge[0], bytes(32), bytes(32))
         with pytest.raises(Reverted, match="attestation: wrong PCK signature"):
             world.send(T0, world.contracts.registry.register(asked, rules, parts))
