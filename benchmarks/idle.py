@@ -56,8 +56,8 @@ def measure(overlap: bool, round_s: float, rounds: int, folder: Path) -> dict[st
     training_s = SHARE * params["commit_s"] / speed
     setup: dict[str, Any] = {"attacks": ("none",), "validators": 1, "rounds": rounds, "idle": ("trainer-0",)}
     with make_world(folder, params=params, recipe=recipe, **setup) as world:
-        world.party("trainer-0")
-        parts, files = world.party("trainer-0").follow(world.run, lambda: bytes(32))
+        world.account("trainer-0")
+        parts, files = world.account("trainer-0").follow(world.run, lambda: bytes(32))
         sole = SingleProcess(files.task, files.bundle.recipe, rounds)
         node = TrainerNode(parts, files.task, trainer=Sleeper(sole, training_s))
         world.nodes["trainer-0"] = node

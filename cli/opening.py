@@ -11,7 +11,7 @@ from earnest.cli.exits import UsageError
 from earnest.cli.output import Answer, progress
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.account.transactions import fund_steps
+from earnest.client.account.transactions import fund_calls
 from earnest.client.run.run_file import PAID_SHARE, RunFile, check_params, remarks
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
@@ -54,7 +54,7 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
     for remark in remarks(params, recipe, policy):
         session.notice(remark)
     session.notice(f"The budget is {session.tokens(params.budget)}.")
-    steps = fund_steps(session.contracts, session.account, params, uri, session.at)
+    steps = fund_calls(session.contracts, session.account, params, uri, session.at)
     document = {
         "uri": uri,
         "recipe_hash": recipe.hash(),

@@ -37,7 +37,7 @@ class Session:
         self.environment = flags.environment
         self.settings: Settings = flags.settings()
         self._closing = ExitStack()
-        self._party: Account | None = None
+        self._account: Account | None = None
         self._finished = False
         configure_logs(self.environment.stderr, self.environment.clock, level="warning")
 
@@ -222,16 +222,16 @@ class Session:
         with Journal(path, self.account, self.deployment.name) as journal:
             waiting = journal.open_intents()
         if waiting:
-            for name in finish_earlier(self.party()):
+            for name in finish_earlier(self.open_account()):
                 self.notice(f"an earlier transaction is mined: {name}")
 
-    def party(self, owner: str | None = None) -> Account:
+    def open_account(self, owner: str | None = None) -> Account:
         """The account at work, opened once: takes the leases on key and journal."""
-        if self._party is None:
-            self._party = self._open_party(owner or self.account)
-        return self._party
+        if self._account is None:
+            self._account = self._open_account(owner or self.account)
+        return self._account
 
-    def _open_party(self, owner: str) -> Account:
+    def _open_account(self, owner: str) -> Account:
         from earnest.client.account.account import Account
 
         signer = self.signer

@@ -11,7 +11,7 @@ from earnest.cli.session import Session, coins
 
 if TYPE_CHECKING:
     from earnest.client.account.account import Account
-    from earnest.client.account.commands import Planned
+    from earnest.client.account.commands import EstimatedCall
     from earnest.client.account.transactions import PlannedCall
     from earnest.client.chain.answers import Receipt
 
@@ -32,14 +32,14 @@ def send(
     `label` names the command and its arguments, for the journal. `found` reads results out of the receipts into the
     document, from which `done` says in words what then is the case.
     """
-    from earnest.client.account.commands import planned
+    from earnest.client.account.commands import estimate_calls
 
     session.finish_earlier()
-    plan = planned(session.deployment, session.account, steps)
+    plan = estimate_calls(session.deployment, session.account, steps)
     if session.flags.dry_run:
         return would_send(session, plan, document)
     consent(session, plan)
-    receipts = transact(session, session.party(), label, steps)
+    receipts = transact(session, session.open_account(), label, steps)
     document = {**document, **found(receipts)}
     sent = [
         transaction(session, step.name, step.call.function, receipt)
@@ -50,14 +50,14 @@ def send(
     return Answer(whole, [*map(transaction_line, sent), told])
 
 
-def transact(session: Session, party: Account, label: str, steps: Sequence[PlannedCall]) -> list[Receipt]:
+def transact(session: Session, account: Account, label: str, steps: Sequence[PlannedCall]) -> list[Receipt]:
     """Sends the steps one after the other, with a notice for each."""
     from earnest.client.account.commands import perform
 
-    return perform(party, label, steps, lambda step: session.notice(f"{step.purpose} ..."))
+    return perform(account, label, steps, lambda step: session.notice(f"{step.purpose} ..."))
 
 
-def consent(session: Session, plan: Sequence[Planned]) -> None:
+def consent(session: Session, plan: Sequence[EstimatedCall]) -> None:
     """Asks before money of value moves. Raises UsageError for a no, or where nobody can be asked."""
     if session.network.local or session.flags.yes:
         return
@@ -74,7 +74,7 @@ def consent(session: Session, plan: Sequence[Planned]) -> None:
         raise UsageError("not sent", "answer y, or give --yes")
 
 
-def would_send(session: Session, plan: Sequence[Planned], document: Document) -> Answer:
+def would_send(session: Session, plan: Sequence[EstimatedCall], document: Document) -> Answer:
     """The answer to --dry-run."""
     balance = session.chain.balance(session.account, session.at)
     cost = sum(one.cost for one in plan)
@@ -111,7 +111,7 @@ def transaction_line(sent: Document) -> str:
     return f"{sent['step']}: {where} in block {sent['block']}, {sent['gas']:,} gas"
 
 
-def _call(one: Planned) -> Document:
+def _call(one: EstimatedCall) -> Document:
     call = one.step.call
     return {
         "step": one.step.name,
@@ -125,7 +125,7 @@ def _call(one: Planned) -> Document:
     }
 
 
-def _plan_lines(plan: Sequence[Planned]) -> list[str]:
+def _plan_lines(plan: Sequence[EstimatedCall]) -> list[str]:
     lines: list[str] = []
     for one in plan:
         call = one.step.call

@@ -16,8 +16,8 @@ from earnest.attestation.prover.attester import Attester, Quoted
 from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import EarnestError
-from earnest.client.trainer.attested_rounds import AttestedRounds, Keeper
-from earnest.client.trainer.enclave_keys import KeyKeeper, KeyScope
+from earnest.client.trainer.attested_rounds import AttestedRounds
+from earnest.client.trainer.enclave_keys import EnclaveKeys, KeyScope
 from earnest.client.trainer.node import Forge, HonestWork
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root
@@ -57,7 +57,7 @@ def demo_policy() -> PolicyFile:
 def enclave(
     cheat: Cheat | None,
     machine: int,
-    party: Account,
+    account: Account,
     parts: NodeParts,
     policy: PolicyFile,
     random: Callable[[int], bytes],
@@ -72,22 +72,22 @@ def enclave(
     if cheat is SWAPPED_CODE:
         attester = SimulatedAttester(code=OTHER_CODE, platform=machine)
     if cheat is OLD_QUOTE:
-        attester = _without_machine(attester, party, parts, EnclaveKey.make(random).address)
-    keeper: Keeper = KeyKeeper.of(party, run, attester, policy, random, check=cheat is None)
+        attester = _without_machine(attester, account, parts, EnclaveKey.make(random).address)
+    keeper = EnclaveKeys.of(account, run, attester, policy, random, check=cheat is None)
     if cheat is not None:
         keeper = Once(keeper)
     if cheat is OTHER_MANIFEST and forge is not None:
-        place = KeyScope(parts.chain.chain_id, parts.contracts.registry.address, run, parts.account)
+        place = KeyScope(parts.chain.chain_id, parts.contracts.registry.address, run, parts.owner)
         keeper = Thief(keeper, place, forge, EnclaveKey.make(random))
         forge = keeper.forge
     return AttestedRounds(keeper, run, parts.journal, parts.chain.head), forge
 
 
-def _without_machine(machine: Attester, party: Account, parts: NodeParts, key: str) -> OldQuote:
+def _without_machine(machine: Attester, account: Account, parts: NodeParts, key: str) -> OldQuote:
     """All that is left of a machine: a good quote that it made for `key`."""
     run, registry = parts.follower.record.run, parts.contracts.registry
-    _, challenge = registry.challenge(run, party.owner, parts.chain.head())
-    place = KeyScope(parts.chain.chain_id, registry.address, run, party.owner)
+    _, challenge = registry.challenge(run, account.owner, parts.chain.head())
+    place = KeyScope(parts.chain.chain_id, registry.address, run, account.owner)
     return OldQuote(machine.root_id, machine.quote(place.binding(key, challenge) + bytes(32)))
 
 
@@ -106,7 +106,7 @@ class OldQuote:
 class Once:
     """A keeper that does not ask the registry again after it was refused."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: EnclaveKeys) -> None:
         self._keeper, self._refused = keeper, False
 
     def live(self, at: BlockRef) -> LiveKey | None:
@@ -133,7 +133,7 @@ class Thief:
     which no quote names.
     """
 
-    def __init__(self, enclave: Keeper, place: KeyScope, forge: Forge, own: EnclaveKey) -> None:
+    def __init__(self, enclave: EnclaveKeys, place: KeyScope, forge: Forge, own: EnclaveKey) -> None:
         self._enclave, self._place, self._forge, self._own = enclave, place, forge, own
         self._computed: dict[int, bytes] = {}
         self.live, self.due, self.renew = enclave.live, enclave.due, enclave.renew

@@ -26,7 +26,7 @@ from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.base.errors import StorageError
 from earnest.client.account.account import Account, DeployedContracts
-from earnest.client.account.transactions import fund_steps, join_steps
+from earnest.client.account.transactions import fund_calls, join_calls
 from earnest.client.chain.contracts import Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
@@ -37,7 +37,8 @@ from earnest.client.run.follower import Follower
 from earnest.client.trainer.node import HonestWork, TrainerNode
 from earnest.demo.adversaries import ATTACKS, Forgery
 from earnest.demo.cheats import CHEATS, Cheat, demo_policy, enclave
-from earnest.deploy.devnet.chain import Devnet, account
+from earnest.deploy.devnet.chain import Devnet
+from earnest.deploy.devnet.chain import account as devnet_key
 from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
@@ -91,7 +92,7 @@ class Member:
     name: str
     role: Role
     honest: bool
-    party: Account
+    account: Account
     node: Node
     cheat: Cheat | None = None
     """In an attested run."""
@@ -149,15 +150,15 @@ class Demo:
         settled_by = schedule.settle(round).start + 1
         if judge.at.time < settled_by or self.devnet.now() < settled_by:
             return None
-        standing = judge.standing_after(round)
-        assert standing is not None
+        rooted = judge.state_after(round)
+        assert rooted is not None
         settled, manifests = record.settled(round), record.round(round).manifests
         self.bonds.append(self._bonds())
         return {
             "round": round,
             "trial": round < self.files.bundle.recipe.scoring.trial_rounds,
-            "loss": loss(standing.state.parameters),
-            "state_root": standing.root.hex(),
+            "loss": loss(rooted.state.parameters),
+            "state_root": rooted.root.hex(),
             "seed": (record.round(round).seed or b"").hex(),
             "update_bytes": max((m.size for m in manifests.values()), default=0),
             "dense_bytes": judge.codec.spec.dense_bytes,
@@ -197,14 +198,14 @@ class Demo:
         report = None if position is None else self._judge.record.reports(round)[position]
         if report is None or not any(report.measurements):
             return []
-        measurements = json.loads(judge.party.public.get(report.measurements, MAX_MEASUREMENTS_BYTES))
+        measurements = json.loads(judge.account.public.get(report.measurements, MAX_MEASUREMENTS_BYTES))
         return [one["reason"] for one in measurements["seats"] if one["seat"] == seat and "reason" in one]
 
     def keys(self) -> list[dict[str, Any]]:
         """Every trainer's enclave key in an attested run: registered, or refused and why."""
         found = []
         for member in self._trainers():
-            key = self._judge.record.newest_key(member.party.owner)
+            key = self._judge.record.newest_key(member.account.owner)
             found.append(
                 {
                     "name": member.name,
@@ -239,7 +240,7 @@ class Demo:
     def _bonds(self) -> dict[str, int]:
         vault, at = self.deployment.contracts.vault, self.deployment.chain.head()
         manager = self.deployment.contracts.settlement.address
-        return {m.name: vault.bond_of(manager, self.run, m.party.owner, at=at) for m in self.members}
+        return {m.name: vault.bond_of(manager, self.run, m.account.owner, at=at) for m in self.members}
 
     def _finish(self, rounds: list[dict[str, Any]], loss: ReportLoss) -> dict[str, Any]:
         """Gives the sponsor back what was not spent, and sums up."""
@@ -248,9 +249,9 @@ class Demo:
         at, ends = self.deployment.chain.head(), self._bonds()
         final = contracts.settlement.final_state(self.run, at=at)
         roots = {
-            member.name: standing.root.hex()
+            member.name: rooted.root.hex()
             for member in self.members
-            if (standing := member.node.follower.standing_after(len(rounds) - 1)) is not None
+            if (rooted := member.node.follower.state_after(len(rounds) - 1)) is not None
         }
         return {
             "seed": self.options.seed,
@@ -266,12 +267,12 @@ class Demo:
                 {
                     "name": member.name,
                     "role": member.role.name.lower(),
-                    "account": member.party.owner,
+                    "account": member.account.owner,
                     "honest": member.honest,
                     "cheat": member.cheat and member.cheat.name,
                     "bond_start_wei": str(self.bonds[0][member.name]),
                     "bond_end_wei": str(ends[member.name]),
-                    "earned_wei": str(contracts.vault.idle(member.party.owner, at=at)),
+                    "earned_wei": str(contracts.vault.idle(member.account.owner, at=at)),
                 }
                 for member in self.members
             ],
@@ -306,7 +307,7 @@ def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
     names = ["sponsor"]
     names += [f"trainer-{i}" for i in range(options.trainers)]
     names += [f"validator-{i}" for i in range(options.validators)]
-    keys = [account(seed, index) for index in range(len(names))]
+    keys = [devnet_key(seed, index) for index in range(len(names))]
     devnet = Devnet({key.address: GAS_MONEY for key in keys})
     chain = Chain([DevnetProvider(devnet)], devnet.chain_id)
     with ExitStack() as closing:
@@ -315,7 +316,7 @@ def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
             for name, key in zip(names, keys, strict=True)
         }
         deployment, names_served = _deploy(chain, signers["sponsor"], folder), Names()
-        parties = {
+        accounts = {
             name: closing.enter_context(
                 Account(
                     deployment,
@@ -329,16 +330,16 @@ def set_up(options: DemoOptions, judge: Judge = judge_round) -> Iterator[Demo]:
             )
             for name, signer in signers.items()
         }
-        for name, party in parties.items():
-            names_served.add(name, party.serve())
+        for name, opened in accounts.items():
+            names_served.add(name, opened.serve())
         recipe = demo_recipe(options.codec, options.trainers, options.seed)
-        run = _open_run(options, devnet, parties, recipe)
-        _, files = parties["sponsor"].follow(run, bytes)
+        run = _open_run(options, devnet, accounts, recipe)
+        _, files = accounts["sponsor"].follow(run, bytes)
         for name in names[1:]:
-            _take_seat(name, parties[name], run, files)
-        members = [_member(options, seed, name, parties[name], run, judge) for name in names[1:]]
+            _take_seat(name, accounts[name], run, files)
+        members = [_member(options, seed, name, accounts[name], run, judge) for name in names[1:]]
         policy = files.bundle.attestation
-        yield Demo(options, devnet, deployment, parties["sponsor"], run, files, members, policy)
+        yield Demo(options, devnet, deployment, accounts["sponsor"], run, files, members, policy)
 
 
 class Names:
@@ -390,15 +391,15 @@ def _deploy(chain: Chain, deployer: Signer, output: Path) -> DeployedContracts:
     return DeployedContracts(chain, contracts, manifest.first_block)
 
 
-def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Account], recipe: Recipe) -> int:
-    sponsor = parties["sponsor"]
+def _open_run(options: DemoOptions, devnet: Devnet, accounts: Mapping[str, Account], recipe: Recipe) -> int:
+    sponsor = accounts["sponsor"]
     contracts = sponsor.deployment.contracts
-    for name, party in parties.items():
+    for name, account in accounts.items():
         amount = VALIDATOR_BOND if _role(name) is Role.VALIDATOR else TRAINER_BOND
         if name == "sponsor":
             amount = options.rounds * (TRAINER_POOL + VALIDATOR_POOL)
-        sponsor.outbox.send(f"mint/{name}", contracts.token.mint(party.owner, amount))
-    admission = tuple((party.owner, _role(name)) for name, party in parties.items() if name != "sponsor")
+        sponsor.outbox.send(f"mint/{name}", contracts.token.mint(account.owner, amount))
+    admission = tuple((account.owner, _role(name)) for name, account in accounts.items() if name != "sponsor")
     initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
     policy = demo_policy() if options.attested else None
     root = publish(sponsor.public, recipe, admission, initial, policy)
@@ -426,46 +427,46 @@ def _open_run(options: DemoOptions, devnet: Devnet, parties: Mapping[str, Accoun
         verification=Level.INCENTIVE if policy is None else Level.ATTESTED,
         attestation_policy=bytes(32) if policy is None else policy.hash,
     )
-    sponsor.do(fund_steps(contracts, sponsor.owner, params, uri, sponsor.deployment.chain.head()), "run")
+    sponsor.do(fund_calls(contracts, sponsor.owner, params, uri, sponsor.deployment.chain.head()), "run")
     return contracts.runs.run_count(at=sponsor.deployment.chain.head())
 
 
-def _take_seat(name: str, party: Account, run: int, files: RunFiles) -> None:
-    role, at = _role(name), party.deployment.chain.head()
-    steps = join_steps(
-        party.deployment.contracts,
+def _take_seat(name: str, account: Account, run: int, files: RunFiles) -> None:
+    role, at = _role(name), account.deployment.chain.head()
+    steps = join_calls(
+        account.deployment.contracts,
         run,
         role,
-        party.owner,
+        account.owner,
         bond=VALIDATOR_BOND if role is Role.VALIDATOR else TRAINER_BOND,
-        operator=party.owner,
+        operator=account.owner,
         uri=served_by(name),
         admission=files.bundle.admission,
         take=None,
         at=at,
     )
-    party.do(steps, f"{run}/join")
+    account.do(steps, f"{run}/join")
 
 
-def _member(options: DemoOptions, seed: bytes, name: str, party: Account, run: int, judge: Judge) -> Member:
+def _member(options: DemoOptions, seed: bytes, name: str, account: Account, run: int, judge: Judge) -> Member:
     """The node of one seat. The last trainer attacks, the last validator lies, where the options say so."""
-    parts, files = party.follow(run, _salts(seed, name))
+    parts, files = account.follow(run, _salts(seed, name))
     role, task = _role(name), files.task
     if role is Role.VALIDATOR:
         position = int(name.rpartition("-")[2])
         lies = options.lying_validator and position == options.validators - 1
         lie = Liar() if lies else None
         node: Node = ValidatorNode(parts, task, lie=lie, judge=judge)
-        return Member(name, role, not lies, party, node)
+        return Member(name, role, not lies, account, node)
     if files.bundle.attestation is not None:
-        return _attested_member(options, seed, name, party, parts, files)
+        return _attested_member(options, seed, name, account, parts, files)
     attacks = options.attack != "none" and name == f"trainer-{options.trainers - 1}"
     forge = Attacker(options.attack, parts.follower, _generator(seed, name)) if attacks else None
-    return Member(name, role, not attacks, party, TrainerNode(parts, task, patience=300, forge=forge))
+    return Member(name, role, not attacks, account, TrainerNode(parts, task, patience=300, forge=forge))
 
 
 def _attested_member(
-    options: DemoOptions, seed: bytes, name: str, party: Account, parts: NodeParts, files: RunFiles
+    options: DemoOptions, seed: bytes, name: str, account: Account, parts: NodeParts, files: RunFiles
 ) -> Member:
     """A trainer with a SIMULATED machine of its own; the last ones cheat with it."""
     policy, number = files.bundle.attestation, int(name.rpartition("-")[2])
@@ -477,10 +478,10 @@ def _attested_member(
         forge = Attacker(cheat.attack, parts.follower, _generator(seed, name))
     secrets = _salts(seed, f"{name}'s enclave")
     attested_rounds, forge = enclave(
-        cheat, number, party, parts, policy, lambda size: secrets()[:size], forge
+        cheat, number, account, parts, policy, lambda size: secrets()[:size], forge
     )
     node = TrainerNode(parts, files.task, patience=300, forge=forge, attested_rounds=attested_rounds)
-    return Member(name, Role.TRAINER, cheat is None, party, node, cheat)
+    return Member(name, Role.TRAINER, cheat is None, account, node, cheat)
 
 
 def _salts(seed: bytes, name: str) -> Callable[[], bytes]:

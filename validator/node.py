@@ -70,7 +70,7 @@ class ValidatorNode(Node):
                 self.follower.mirror(round)
             if self.follower.schedule.report_commit(round).contains(head.time):
                 self._write_report(round)
-            self.reached(self.follower.standing_after, round)  # which keeps it where others can fetch it
+            self.reached(self.follower.state_after, round)  # which keeps it where others can fetch it
 
     def act(self, head: BlockRef) -> None:
         schedule = self.follower.schedule
@@ -282,7 +282,7 @@ class ValidatorNode(Node):
                 runs.address,
                 self.run,
                 round,
-                self.parts.account,
+                self.parts.owner,
                 report.hash(),
                 salt,
             )

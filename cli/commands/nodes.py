@@ -18,12 +18,12 @@ from earnest.cli.flags import LayoutFlags, NodeFlags, RunNumber
 from earnest.cli.output import Answer, countdown
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transact
-from earnest.client.account.transactions import held_seat, uri_steps
+from earnest.client.account.transactions import held_seat, uri_calls
 from earnest.protocol.run import Role
 
 if TYPE_CHECKING:
     from earnest.client.account.account import Account
-    from earnest.client.chain.contracts import SeatHeld
+    from earnest.client.chain.contracts import SeatId
     from earnest.client.node.node import Node, NodeParts
     from earnest.client.run.bundle import RunFiles
     from earnest.client.run.record import SeatRecord
@@ -70,7 +70,7 @@ class AtWork:
     """An account about to work for a run: what a node is made from."""
 
     session: Session
-    party: Account
+    account: Account
     parts: NodeParts
     files: RunFiles
 
@@ -176,7 +176,7 @@ def _attested_rounds(at_work: AtWork, flags: AttesterFlags) -> AttestedRounds | 
     Raises UsageError for an attester in a run that takes no attestation.
     """
     from earnest.client.trainer.attested_rounds import AttestedRounds
-    from earnest.client.trainer.enclave_keys import KeyKeeper
+    from earnest.client.trainer.enclave_keys import EnclaveKeys
     from earnest.protocol.run import Level
 
     session, parts, policy = at_work.session, at_work.parts, at_work.files.bundle.attestation
@@ -192,7 +192,7 @@ def _attested_rounds(at_work: AtWork, flags: AttesterFlags) -> AttestedRounds | 
     machine = make_attester(session, flags.attester, flags.socket, flags.code, flags.platform)
     judged = collateral_source(session, flags.collateral, flags.pccs)
     random = session.environment.random
-    keeper = KeyKeeper.of(at_work.party, record.run, machine, policy, random, collateral=judged)
+    keeper = EnclaveKeys.of(at_work.account, record.run, machine, policy, random, collateral=judged)
     return AttestedRounds(keeper, record.run, parts.journal, parts.chain.head)
 
 
@@ -242,28 +242,28 @@ def _run_node(
     with Session(flags) as session:
         consent(session, [])
         _start_logs(session)
-        account = session.address(owner)
-        held = _seat(session, run, role, account)
+        address = session.address(owner)
+        held = _seat(session, run, role, address)
         _check_operator(session, run, held)
-        party = session.party(account)
+        account = session.open_account(address)
         with session.environment.stopping() as stop:
-            url = _serve(session, party)
-            parts, files = party.follow(run, lambda: session.environment.random(32))
+            url = _serve(session, account)
+            parts, files = account.follow(run, lambda: session.environment.random(32))
             seat = parts.follower.record.seats[role].get(held.seat)
-            _register(session, party, run, held, url, seat)
-            node = make(AtWork(session, party, parts, files))
+            _register(session, account, run, held, url, seat)
+            node = make(AtWork(session, account, parts, files))
             from earnest.client.node.node import run_forever
 
             left = parts.follower.record.params.start - session.at.time
             due = f"; round 0 starts in {countdown(left)}" if left > 0 else ""
-            session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {account}{due}")
+            session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {address}{due}")
             run_forever(node, session.environment.clock, stop, poll)
         state = "the run is over" if node.finished else "stopped"
         document = {
             "run": run,
             "role": role,
             "seat": held.seat,
-            "account": account,
+            "account": address,
             "url": url,
             "finished": node.finished,
             **node.figures(),
@@ -288,7 +288,7 @@ def _start_logs(session: Session) -> None:
     )
 
 
-def _seat(session: Session, run: int, role: Role, account: str) -> SeatHeld:
+def _seat(session: Session, run: int, role: Role, account: str) -> SeatId:
     """The account's seat. Raises NoSeatError, which says how to get one, before anything is opened."""
     held = held_seat(session.contracts, run, account, session.at)
     if held.role is not role:
@@ -299,10 +299,10 @@ def _seat(session: Session, run: int, role: Role, account: str) -> SeatHeld:
     return held
 
 
-def _serve(session: Session, party: Account) -> str | None:
+def _serve(session: Session, account: Account) -> str | None:
     """Starts to serve the public objects where the settings say so; the URL that others should use."""
     address = session.settings.serve_address
-    served = None if address is None else party.serve(*address)
+    served = None if address is None else account.serve(*address)
     given = session.settings.public_url
     if served is None and given is None:
         session.notice(
@@ -311,7 +311,7 @@ def _serve(session: Session, party: Account) -> str | None:
     return given.rstrip("/") if given else served
 
 
-def _check_operator(session: Session, run: int, held: SeatHeld) -> None:
+def _check_operator(session: Session, run: int, held: SeatId) -> None:
     """Raises UsageError for a key that is the seat's operator neither now nor from the next round on."""
     runs, at = session.contracts.runs, session.at
     following = runs.run_params(run, at=at).schedule().next_round(at.time)
@@ -326,10 +326,10 @@ def _check_operator(session: Session, run: int, held: SeatHeld) -> None:
 
 
 def _register(
-    session: Session, party: Account, run: int, held: SeatHeld, url: str | None, seat: SeatRecord | None
+    session: Session, account: Account, run: int, held: SeatId, url: str | None, seat: SeatRecord | None
 ) -> None:
     """Tells the run where this node's objects are, if it has been told otherwise."""
     registered = None if seat is None else seat.uri
     if url is not None and url != registered:
-        steps = uri_steps(session.contracts, run, held, url)
-        transact(session, party, f"seat/{run}/uri/{url}", steps)
+        steps = uri_calls(session.contracts, run, held, url)
+        transact(session, account, f"seat/{run}/uri/{url}", steps)

@@ -11,7 +11,7 @@ from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.account.transactions import contest_steps
+from earnest.client.account.transactions import contest_calls
 from earnest.protocol.verdicts import Verdict
 
 app = make_group("penalty")
@@ -84,7 +84,7 @@ def contest(penalty: str, /, *, flags: SendFlags = SEND) -> Answer:
             f"{penalty!r} is not a penalty's id", "copy the 64 hex digits from `earnest penalty show RUN`"
         )
     with Session(flags) as session:
-        steps = contest_steps(session.contracts, key, session.account, session.at)
+        steps = contest_calls(session.contracts, key, session.account, session.at)
         document = {"action": "contest", "penalty": "0x" + key.hex()}
         return send(
             session, f"penalty/{key.hex()}/contest", steps, document, "Contested; the validators vote again."

@@ -17,18 +17,18 @@ from earnest.cli.output import show as show_answer
 from earnest.cli.run_view import run_answer
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, send, transact, transaction, transaction_line, would_send
-from earnest.client.account.commands import duties, planned, settle_due
+from earnest.client.account.commands import due_calls, estimate_calls, settle_due
 from earnest.client.account.transactions import (
     PlannedCall,
-    end_steps,
+    end_calls,
     held_seat,
-    join_steps,
-    leave_steps,
+    join_calls,
+    leave_calls,
+    refund_calls,
     refund_due,
-    refund_steps,
-    sync_steps,
+    sync_calls,
 )
-from earnest.client.chain.contracts import SeatHeld
+from earnest.client.chain.contracts import SeatId
 from earnest.client.run.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.run import Level, Role
@@ -160,7 +160,7 @@ def end(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
     """
     with Session(flags) as session:
         done = f"Run {run} ends after the next round. The rest comes back with `earnest run settle {run}`."
-        steps = end_steps(session.contracts, run)
+        steps = end_calls(session.contracts, run)
         return send(session, f"run/{run}/end", steps, {"action": "end", "run": run}, done)
 
 
@@ -200,7 +200,7 @@ def join(
         params = record.params
         least = params.trainer_min_bond if chosen is Role.TRAINER else params.validator_min_bond
         wei = least if bond is None else session.wei(bond)
-        steps = join_steps(
+        steps = join_calls(
             session.contracts,
             run,
             chosen,
@@ -268,7 +268,7 @@ def leave(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
     """
     with Session(flags) as session:
         held = held_seat(session.contracts, run, session.account, session.at)
-        steps = leave_steps(session.contracts, run, held.role, held.seat, session.account, session.at)
+        steps = leave_calls(session.contracts, run, held.role, held.seat, session.account, session.at)
         document = {"action": "leave", "run": run, "role": held.role, "seat": held.seat}
         done = f"The exit has started. When its delay is over: `earnest stake exit {run}`"
         return send(session, f"run/{run}/leave", steps, document, done)
@@ -302,13 +302,13 @@ def sync(
         if role is None or seat is None:
             held = held_seat(session.contracts, run, session.account, session.at)
         else:
-            held = SeatHeld(Role[role.upper()], seat)
+            held = SeatId(Role[role.upper()], seat)
         document = {"action": "sync", "run": run, "role": held.role, "seat": held.seat}
         label = f"run/{run}/sync/{int(held.role)}/{held.seat}"
         return send(
             session,
             label,
-            sync_steps(session.contracts, run, held),
+            sync_calls(session.contracts, run, held),
             document,
             "The bond counts from the next round on.",
         )
@@ -327,7 +327,7 @@ def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
     """
     with Session(flags) as session:
         session.finish_earlier()
-        due = list(duties(session.deployment, session.deployment.read_run(run)))
+        due = list(due_calls(session.deployment, session.deployment.read_run(run)))
         refund = refund_due(session.contracts, run, session.account, session.chain.head())
         document: dict[str, Any] = {"action": "settle", "run": run}
         if not due and not refund:
@@ -335,26 +335,28 @@ def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
                 {**document, "account": session.account, "transactions": [], "refused": []},
                 ["Nothing is due."],
             )
-        steps = [PlannedCall(duty.intent, duty.intent, duty.call) for duty in due]
-        steps += refund_steps(session.contracts, run) if refund else []
+        steps = [PlannedCall(due_call.intent, due_call.intent, due_call.call) for due_call in due]
+        steps += refund_calls(session.contracts, run) if refund else []
         if flags.dry_run:
-            return would_send(session, planned(session.deployment, session.account, steps), document)
+            return would_send(session, estimate_calls(session.deployment, session.account, steps), document)
         asked = not session.network.local and not flags.yes
-        consent(session, planned(session.deployment, session.account, steps) if asked else [])
+        consent(session, estimate_calls(session.deployment, session.account, steps) if asked else [])
         return _settle(session, run, document)
 
 
 def _settle(session: Session, run: int, document: dict[str, Any]) -> Answer:
-    party = session.party()
+    account = session.open_account()
     settled, refused = [], []
-    for duty, outcome in settle_due(party, run, lambda duty: session.notice(f"{duty.intent} ...")):
+    for due_call, outcome in settle_due(
+        account, run, lambda due_call: session.notice(f"{due_call.intent} ...")
+    ):
         if isinstance(outcome, Reverted):
-            refused.append({"step": duty.intent, "reason": outcome.reason})
+            refused.append({"step": due_call.intent, "reason": outcome.reason})
         else:
-            settled.append(transaction(session, duty.intent, duty.call.function, outcome))
+            settled.append(transaction(session, due_call.intent, due_call.call.function, outcome))
     if refund_due(session.contracts, run, session.account, session.chain.head()):
-        steps = refund_steps(session.contracts, run)
-        receipts = transact(session, party, f"run/{run}/refund", steps)
+        steps = refund_calls(session.contracts, run)
+        receipts = transact(session, account, f"run/{run}/refund", steps)
         settled.append(transaction(session, "refund", steps[0].call.function, receipts[0]))
     lines = [*map(transaction_line, settled)]
     lines += [f"{r['step']}: refused, {r['reason']}" for r in refused]

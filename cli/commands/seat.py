@@ -7,7 +7,7 @@ from earnest.cli.flags import AccountFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.account.transactions import held_seat, operator_steps, uri_steps
+from earnest.client.account.transactions import held_seat, operator_calls, uri_calls
 
 app = make_group("seat")
 SEND, ACCOUNT = SendFlags(), AccountFlags()
@@ -28,7 +28,7 @@ def operator(run: RunNumber, address: str, /, *, flags: SendFlags = SEND) -> Ans
     """
     with Session(flags) as session:
         chosen = session.address(address)
-        steps = operator_steps(session.contracts, run, session.account, chosen, session.at)
+        steps = operator_calls(session.contracts, run, session.account, chosen, session.at)
         document = {"action": "operator", "run": run, "operator": chosen}
         done = f"{chosen} works for your seat from the next round on."
         return send(session, f"seat/{run}/operator/{chosen}", steps, document, done)
@@ -51,7 +51,7 @@ def uri(run: RunNumber, url: str, /, *, owner: str | None = None, flags: SendFla
     """
     with Session(flags) as session:
         held = held_seat(session.contracts, run, session.address(owner), session.at)
-        steps = uri_steps(session.contracts, run, held, url)
+        steps = uri_calls(session.contracts, run, held, url)
         document = {"action": "uri", "run": run, "role": held.role, "seat": held.seat, "uri": url}
         return send(session, f"seat/{run}/uri/{url}", steps, document, f"The seat's objects are at {url}.")
 

@@ -10,7 +10,7 @@ from earnest.cli.flags import AccountFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.account.transactions import bond_steps, deposit_steps, exit_steps, withdraw_steps
+from earnest.client.account.transactions import bond_calls, deposit_calls, exit_calls, withdraw_calls
 
 app = make_group("stake")
 SEND, ACCOUNT = SendFlags(), AccountFlags()
@@ -31,7 +31,7 @@ def deposit(amount: str, /, *, flags: SendFlags = SEND) -> Answer:
     """
     with Session(flags) as session:
         wei = session.wei(amount)
-        steps = deposit_steps(session.contracts, session.account, wei, session.at)
+        steps = deposit_calls(session.contracts, session.account, wei, session.at)
         document = {"action": "deposit", **session.amounts("amount", wei)}
         return send(session, f"stake/deposit/{wei}", steps, document, f"Deposited {session.tokens(wei)}.")
 
@@ -63,7 +63,7 @@ def take_out(session: Session, wei: int | None, action: str) -> Answer:
         return Answer(
             nothing, ["Nothing to take: no idle balance in the vault. A bond is freed with `stake exit`."]
         )
-    steps = withdraw_steps(session.contracts, session.account, wei, session.at)
+    steps = withdraw_calls(session.contracts, session.account, wei, session.at)
     taken = steps[0].call.args["amount"]
     document = {"action": action, **session.amounts("amount", taken)}
     return send(session, f"stake/{action}/{taken}", steps, document, f"Took out {session.tokens(taken)}.")
@@ -86,7 +86,7 @@ def bond(run: RunNumber, amount: str, /, *, flags: SendFlags = SEND) -> Answer:
     """
     with Session(flags) as session:
         wei = session.wei(amount)
-        steps = bond_steps(session.contracts, run, session.account, wei, session.at)
+        steps = bond_calls(session.contracts, run, session.account, wei, session.at)
         document = {"action": "bond", "run": run, **session.amounts("amount", wei)}
         done = f"Added {session.tokens(wei)} to the bond in run {run}."
         return send(session, f"stake/bond/{run}/{wei}", steps, document, done)
@@ -106,7 +106,7 @@ def exit_(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
         The run's number.
     """
     with Session(flags) as session:
-        steps = exit_steps(session.contracts, run, session.account, session.at)
+        steps = exit_calls(session.contracts, run, session.account, session.at)
         finishes = steps[0].name == "finish-exit"
         done = (
             "The bond is idle again."

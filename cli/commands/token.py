@@ -8,7 +8,7 @@ from earnest.cli.flags import SendFlags
 from earnest.cli.output import Answer
 from earnest.cli.session import Session
 from earnest.cli.transactions import send
-from earnest.client.account.transactions import mint_steps
+from earnest.client.account.transactions import mint_calls
 
 app = make_group("token")
 SEND = SendFlags()
@@ -33,7 +33,7 @@ def mint(amount: str, /, *, to: str | None = None, flags: SendFlags = SEND) -> A
                 f"the token of {session.network.name} is not ours to mint", "get it where it is traded"
             )
         wei, receiver = session.wei(amount), session.address(to)
-        steps = mint_steps(session.contracts, receiver, wei)
+        steps = mint_calls(session.contracts, receiver, wei)
         document = {"action": "mint", "to": receiver, **session.amounts("amount", wei)}
         done = f"Made {session.tokens(wei)} for {receiver}."
         return send(session, f"token/mint/{receiver}/{wei}", steps, document, done)

@@ -136,7 +136,7 @@ class Account:
             journal=self.journal,
             store=self.public,
             private=self.private,
-            account=self.owner,
+            owner=self.owner,
             salt=salt,
         )
         return parts, files

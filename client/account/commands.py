@@ -11,7 +11,7 @@ from earnest.client.account.transactions import PlannedCall
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call
 from earnest.client.chain.outbox import FeePolicy, preview
-from earnest.client.node.settler import Duty, Settler
+from earnest.client.node.settler import DueCall, Settler
 from earnest.client.run.record import RunRecord
 
 MOST_PASSES = 8
@@ -38,7 +38,7 @@ class UnfinishedError(EarnestError):
 
 
 @dataclass(frozen=True)
-class Planned:
+class EstimatedCall:
     """What a step will cost at most: gas with the outbox's reserve, wei per gas.
 
     `simulated`: the chain ran the call. Where it cannot yet, because a step before it is missing, the gas is what
@@ -56,29 +56,31 @@ class Planned:
         return self.gas * self.max_fee + self.step.call.value
 
 
-def planned(deployment: DeployedContracts, sender: str, steps: Sequence[PlannedCall]) -> list[Planned]:
+def estimate_calls(
+    deployment: DeployedContracts, sender: str, steps: Sequence[PlannedCall]
+) -> list[EstimatedCall]:
     """What each step would cost now. Raises Reverted when the chain refuses the first of them."""
     policy, market = FeePolicy(), deployment.chain.fees()
-    found: list[Planned] = []
+    found: list[EstimatedCall] = []
     for position, step in enumerate(steps):
         try:
             given = preview(deployment.chain, sender, step.call, policy)
-            found.append(Planned(step, given.gas, given.max_fee, simulated=True))
+            found.append(EstimatedCall(step, given.gas, given.max_fee, simulated=True))
         except Reverted:
             if position == 0:
                 raise
             gas = policy.gas(TYPICAL_GAS.get(step.call.function, UNKNOWN_GAS))
-            found.append(Planned(step, gas, policy.first(market).max_fee, simulated=False))
+            found.append(EstimatedCall(step, gas, policy.first(market).max_fee, simulated=False))
     return found
 
 
-def finish_earlier(party: Account) -> list[str]:
+def finish_earlier(account: Account) -> list[str]:
     """Waits for what an interrupted command has sent; returns the names. Raises UnfinishedError if it takes long."""
     finished = []
-    for intent in party.journal.open_intents():
+    for intent in account.journal.open_intents():
         call = Call(intent.to, intent.data, intent.name, {}, intent.value)
         try:
-            if party.outbox.send(intent.name, call) is None:
+            if account.outbox.send(intent.name, call) is None:
                 raise _unfinished(intent.name)
         except Reverted:
             continue
@@ -87,7 +89,7 @@ def finish_earlier(party: Account) -> list[str]:
 
 
 def perform(
-    party: Account,
+    account: Account,
     label: str,
     steps: Sequence[PlannedCall],
     progress: Callable[[PlannedCall], None] = lambda step: None,
@@ -98,52 +100,56 @@ def perform(
     or a refusal it begins anew. Raises UnfinishedError and whatever the outbox raises.
     """
     key = f"command/{label}"
-    count = int(party.journal.get(key) or b"0")
+    count = int(account.journal.get(key) or b"0")
     receipts = []
     for step in steps:
         progress(step)
         try:
-            receipt = party.outbox.send(f"{label}/{count}/{step.name}", step.call)
+            receipt = account.outbox.send(f"{label}/{count}/{step.name}", step.call)
         except Reverted:
-            party.journal.put(key, str(count + 1).encode())
+            account.journal.put(key, str(count + 1).encode())
             raise
         if receipt is None:
             raise _unfinished(step.purpose)
         receipts.append(receipt)
-    party.journal.put(key, str(count + 1).encode())
+    account.journal.put(key, str(count + 1).encode())
     return receipts
 
 
-def duties(deployment: DeployedContracts, record: RunRecord) -> Iterator[Duty]:
+def due_calls(deployment: DeployedContracts, record: RunRecord) -> Iterator[DueCall]:
     """What anyone could settle of the run right now."""
     contracts = deployment.contracts
-    return Settler(record, contracts.runs, contracts.settlement).duties(deployment.chain.head())
+    return Settler(record, contracts.runs, contracts.settlement).due_calls(deployment.chain.head())
 
 
 def settle_due(
-    party: Account, run: int, progress: Callable[[Duty], None] = lambda duty: None
-) -> Iterator[tuple[Duty, Receipt | Reverted]]:
+    account: Account, run: int, progress: Callable[[DueCall], None] = lambda due_call: None
+) -> Iterator[tuple[DueCall, Receipt | Reverted]]:
     """Settles what is due until nothing is left; a refusal is passed on, since others may just have been faster."""
-    deployment, tried = party.deployment, set[str]()
+    deployment, tried = account.deployment, set[str]()
     for _ in range(MOST_PASSES):
-        due = [duty for duty in duties(deployment, deployment.read_run(run)) if duty.intent not in tried]
+        due = [
+            due_call
+            for due_call in due_calls(deployment, deployment.read_run(run))
+            if due_call.intent not in tried
+        ]
         if not due:
             return
-        for duty in due:
-            tried.add(duty.intent)
-            progress(duty)
+        for due_call in due:
+            tried.add(due_call.intent)
+            progress(due_call)
             try:
-                receipt = party.outbox.send(
-                    f"{run}/{duty.intent}",
-                    duty.call,
-                    still_needed=lambda duty=duty: duty.still_needed(deployment.chain.head()),
-                    deadline=duty.deadline,
+                receipt = account.outbox.send(
+                    f"{run}/{due_call.intent}",
+                    due_call.call,
+                    still_needed=lambda due_call=due_call: due_call.still_needed(deployment.chain.head()),
+                    deadline=due_call.deadline,
                 )
             except Reverted as refusal:
-                yield duty, refusal
+                yield due_call, refusal
                 continue
             if receipt is not None:
-                yield duty, receipt
+                yield due_call, receipt
 
 
 def _unfinished(what: str) -> UnfinishedError:

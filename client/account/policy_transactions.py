@@ -37,15 +37,15 @@ class NarrowingError(EarnestError):
 
 
 @dataclass(frozen=True)
-class Ground:
+class RevocationReason:
     """Why a key may be ended: the denied `entry` it rests on, or, with none, that its trainer's bond grew.
 
-    `standing`: that bond; `counted`: what was counted of it for the key's platform; in wei.
+    `live_bond`: that bond; `counted`: what was counted of it for the key's platform; in wei.
     """
 
     kind: Kind | None = None
     entry: bytes | None = None
-    standing: int = 0
+    live_bond: int = 0
     counted: int = 0
 
 
@@ -74,7 +74,7 @@ def floor_of(policy_file: PolicyFile) -> int:
     return max(policy_file.policy.evaluation_floor, policy_file.document.evaluation_floor)
 
 
-def deny_steps(
+def deny_calls(
     registry: Registry,
     policy: Policy,
     kind: Kind,
@@ -101,7 +101,7 @@ def deny_steps(
     return [PlannedCall("deny", f"deny the {WORDS[kind]} for good", registry.deny(policy, entry))]
 
 
-def raise_floor_steps(
+def raise_floor_calls(
     registry: Registry, policy_file: PolicyFile, number: int, account: str, at: BlockRef
 ) -> list[PlannedCall]:
     """Raises the evaluation floor for good. Raises NarrowingError."""
@@ -117,9 +117,9 @@ def raise_floor_steps(
     ]
 
 
-def revoke_steps(
+def revoke_calls(
     contracts: Contracts, run: int, policy: Policy, key: KeyRegistration, at: BlockRef
-) -> tuple[list[PlannedCall], Ground]:
+) -> tuple[list[PlannedCall], RevocationReason]:
     """Ends a trainer's newest key, and why that may be done. Raises NarrowingError."""
     live = contracts.runs.enclave_key(run, key.trainer, at)
     if live is None or live.address != key.key:
@@ -153,23 +153,25 @@ def _check_guardian(policy: Policy, account: str) -> None:
         )
 
 
-def _denied(registry: Registry, policy: Policy, key: KeyRegistration, at: BlockRef) -> Ground | None:
+def _denied(
+    registry: Registry, policy: Policy, key: KeyRegistration, at: BlockRef
+) -> RevocationReason | None:
     for kind, entry in entries(key).items():
         if registry.denied(policy.hash(), entry, at):
-            return Ground(kind, entry)
+            return RevocationReason(kind, entry)
     return None
 
 
 def _outgrown(
     contracts: Contracts, run: int, policy: Policy, key: KeyRegistration, at: BlockRef
-) -> Ground | None:
+) -> RevocationReason | None:
     """Bonds are compared as the registry counts them: in units, rounded down."""
     if policy.platform_bond == 0:
         return None
     unit = bond_unit(policy.platform_bond)
     places = contracts.registry.platform_keys(run, key.platform, at)
     counted = next((place.bond for place in places if place.trainer.lower() == key.trainer.lower()), 0)
-    standing = contracts.vault.live_bond(contracts.settlement.address, run, key.trainer, at)
-    if standing // unit <= counted // unit:
+    live_bond = contracts.vault.live_bond(contracts.settlement.address, run, key.trainer, at)
+    if live_bond // unit <= counted // unit:
         return None
-    return Ground(standing=standing, counted=counted)
+    return RevocationReason(live_bond=live_bond, counted=counted)

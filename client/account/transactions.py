@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from earnest.base.amounts import format_amount
 from earnest.base.errors import EarnestError, Reverted
 from earnest.client.chain.blockref import BlockRef
-from earnest.client.chain.contracts import Call, Contracts, PenaltyStatus, SeatHeld
+from earnest.client.chain.contracts import Call, Contracts, PenaltyStatus, SeatId
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.merkle import admission_proof
 from earnest.protocol.run import Role, RunParams
@@ -46,12 +46,12 @@ def tokens(contracts: Contracts, wei: int, at: BlockRef) -> str:
     return f"{format_amount(wei, token.decimals(at=at))} {token.symbol(at=at)}"
 
 
-def mint_steps(contracts: Contracts, receiver: str, amount: int) -> list[PlannedCall]:
+def mint_calls(contracts: Contracts, receiver: str, amount: int) -> list[PlannedCall]:
     """Makes `amount` wei of a token of our own; its deployer only."""
     return [PlannedCall("mint", "make play tokens", contracts.token.mint(receiver, amount))]
 
 
-def deposit_steps(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
+def deposit_calls(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
     """Moves `amount` wei of the token into the account's idle balance. Raises EarnestError when it has less."""
     held = contracts.token.balance_of(account, at=at)
     if held < amount:
@@ -84,10 +84,10 @@ def checked_uri(uri: str) -> str:
 def topped_up(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
     """The deposit that is missing for an idle balance of `amount` wei; none when there is enough."""
     missing = amount - contracts.vault.idle(account, at=at)
-    return deposit_steps(contracts, account, missing, at) if missing > 0 else []
+    return deposit_calls(contracts, account, missing, at) if missing > 0 else []
 
 
-def fund_steps(
+def fund_calls(
     contracts: Contracts, sponsor: str, params: RunParams, uri: str, at: BlockRef
 ) -> list[PlannedCall]:
     """Opens a run: the budget into the vault, the allowance for Settlement, then `create_run`."""
@@ -102,7 +102,7 @@ def fund_steps(
     ]
 
 
-def join_steps(
+def join_calls(
     contracts: Contracts,
     run: int,
     role: Role,
@@ -129,11 +129,11 @@ def join_steps(
         )
     _check_staying(contracts, run, account, at)
     proof = _proof(params, admission, account, role)
-    standing = contracts.vault.bond_of(contracts.settlement.address, run, account, at=at)
+    bonded = contracts.vault.bond_of(contracts.settlement.address, run, account, at=at)
     steps: list[PlannedCall] = []
-    if standing < bond:
-        steps += topped_up(contracts, account, bond - standing, at)
-        put = contracts.vault.bond(contracts.settlement.address, run, bond - standing)
+    if bonded < bond:
+        steps += topped_up(contracts, account, bond - bonded, at)
+        put = contracts.vault.bond(contracts.settlement.address, run, bond - bonded)
         steps.append(PlannedCall("bond", "put up the bond for this run", put))
     seat = NO_SEAT if take is None else take
     join = contracts.runs.join(run, role, operator, checked_uri(uri), proof, seat)
@@ -163,7 +163,7 @@ def _proof(
     return admission_proof(admission, account, role)
 
 
-def held_seat(contracts: Contracts, run: int, account: str, at: BlockRef) -> SeatHeld:
+def held_seat(contracts: Contracts, run: int, account: str, at: BlockRef) -> SeatId:
     """The account's seat in the run. Raises NoSeatError."""
     held = contracts.runs.seat_of(run, account, at=at)
     if held is None:
@@ -174,7 +174,7 @@ def held_seat(contracts: Contracts, run: int, account: str, at: BlockRef) -> Sea
     return held
 
 
-def bond_steps(contracts: Contracts, run: int, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
+def bond_calls(contracts: Contracts, run: int, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
     """Adds `amount` wei to the account's bond for the run; counts from the next round on if it has a seat.
 
     Raises NotDueError when the account is taking its bond out.
@@ -188,7 +188,7 @@ def bond_steps(contracts: Contracts, run: int, account: str, amount: int, at: Bl
     return steps + _synced(contracts, run, account, at)
 
 
-def withdraw_steps(contracts: Contracts, account: str, amount: int | None, at: BlockRef) -> list[PlannedCall]:
+def withdraw_calls(contracts: Contracts, account: str, amount: int | None, at: BlockRef) -> list[PlannedCall]:
     """Takes `amount` wei (None: all) of the idle balance out of the vault. Raises NotDueError when it is not there."""
     idle = contracts.vault.idle(account, at=at)
     wanted = idle if amount is None else amount
@@ -201,7 +201,7 @@ def withdraw_steps(contracts: Contracts, account: str, amount: int | None, at: B
     return [PlannedCall("withdraw", "take idle tokens out of the vault", contracts.vault.withdraw(wanted))]
 
 
-def leave_steps(
+def leave_calls(
     contracts: Contracts, run: int, role: Role, seat: int, account: str, at: BlockRef
 ) -> list[PlannedCall]:
     """Starts the exit of the bond and gives the seat's stake up from the next round."""
@@ -211,7 +211,7 @@ def leave_steps(
     return [*steps, PlannedCall("sync", "tell the run", contracts.runs.sync(run, role, seat))]
 
 
-def exit_steps(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[PlannedCall]:
+def exit_calls(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[PlannedCall]:
     """Starts the exit of a bond or, once its delay is over, takes the bond back. Raises NotDueError in between."""
     vault, manager = contracts.vault, contracts.settlement.address
     ready = vault.exit_time(manager, run, account, at=at)
@@ -230,17 +230,17 @@ def exit_steps(contracts: Contracts, run: int, account: str, at: BlockRef) -> li
 
 def _synced(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[PlannedCall]:
     held = contracts.runs.seat_of(run, account, at=at)
-    return [] if held is None else sync_steps(contracts, run, held)
+    return [] if held is None else sync_calls(contracts, run, held)
 
 
-def sync_steps(contracts: Contracts, run: int, held: SeatHeld) -> list[PlannedCall]:
+def sync_calls(contracts: Contracts, run: int, held: SeatId) -> list[PlannedCall]:
     """Has the run read the seat owner's bond; anyone may."""
     return [
         PlannedCall("sync", "tell the run what the bond is", contracts.runs.sync(run, held.role, held.seat))
     ]
 
 
-def operator_steps(
+def operator_calls(
     contracts: Contracts, run: int, account: str, operator: str, at: BlockRef
 ) -> list[PlannedCall]:
     """Lets another key commit, reveal and report for the account's seat from the next round on."""
@@ -249,18 +249,18 @@ def operator_steps(
     return [PlannedCall("operator", "change the seat's operator", change)]
 
 
-def uri_steps(contracts: Contracts, run: int, held: SeatHeld, uri: str) -> list[PlannedCall]:
+def uri_calls(contracts: Contracts, run: int, held: SeatId, uri: str) -> list[PlannedCall]:
     """Says where the seat's objects are from now on; owner or operator."""
     change = contracts.runs.set_uri(run, held.role, held.seat, checked_uri(uri))
     return [PlannedCall("uri", "say where the seat's objects are", change)]
 
 
-def end_steps(contracts: Contracts, run: int) -> list[PlannedCall]:
+def end_calls(contracts: Contracts, run: int) -> list[PlannedCall]:
     """Ends a run with one full round's notice; sponsor only."""
     return [PlannedCall("end", "end the run after the next round", contracts.runs.end(run))]
 
 
-def refund_steps(contracts: Contracts, run: int) -> list[PlannedCall]:
+def refund_calls(contracts: Contracts, run: int) -> list[PlannedCall]:
     """Gives the sponsor back what the run no longer needs; anyone may."""
     return [PlannedCall("refund", "give the sponsor back what is left", contracts.settlement.refund(run))]
 
@@ -277,7 +277,7 @@ def refund_due(contracts: Contracts, run: int, account: str, at: BlockRef) -> bo
     return True
 
 
-def contest_steps(contracts: Contracts, penalty: bytes, account: str, at: BlockRef) -> list[PlannedCall]:
+def contest_calls(contracts: Contracts, penalty: bytes, account: str, at: BlockRef) -> list[PlannedCall]:
     """Contests a penalty locked on the account. Raises NotDueError if there is none to contest, or not any more."""
     found = contracts.settlement.penalty(penalty, at=at)
     if found.status is PenaltyStatus.NONE:

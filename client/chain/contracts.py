@@ -49,7 +49,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class SeatHeld:
+class SeatId:
     """The one seat an account has in a run."""
 
     role: Role
@@ -320,9 +320,9 @@ class Runs(Contract):
             count,
         )
 
-    def seat_of(self, run: int, account: str, at: BlockRef) -> SeatHeld | None:
+    def seat_of(self, run: int, account: str, at: BlockRef) -> SeatId | None:
         role, seat = self._read("seat_of", run, account, at=at)
-        return SeatHeld(Role(role), seat) if role else None
+        return SeatId(Role(role), seat) if role else None
 
     def commitment_of(self, run: int, role: Role, seat: int, round: int, at: BlockRef) -> bytes:
         """32 bytes: the commitment's first 28, then zeros; all zero when there is none for that round."""

@@ -56,7 +56,7 @@ class Fees(NamedTuple):
         return 2 * self.base + self.tip
 
 
-class Delivery(Enum):
+class SendResult(Enum):
     """What an endpoint said to a signed transaction."""
 
     ACCEPTED = "accepted"
@@ -292,21 +292,21 @@ class Chain:
         request = {"from": sender, "data": _hex(data), "value": hex(value)} | ({"to": to} if to else {})
         return self._first(lambda e: e.ask("eth_estimateGas", (request,), answers.quantity))
 
-    def send_raw(self, raw: bytes) -> Delivery:
+    def send_raw(self, raw: bytes) -> SendResult:
         """Hands a signed transaction to the first endpoint that takes it. Raises OutOfFunds, or as reads do.
 
         EndpointDown may hide a success: ask for its receipt, or send the same bytes again.
         """
         expected = "0x" + keccak(raw).hex()
 
-        def deliver(endpoint: Endpoint) -> Delivery:
+        def deliver(endpoint: Endpoint) -> SendResult:
             try:
                 answered = endpoint.ask("eth_sendRawTransaction", (_hex(raw),), answers.hash_text)
             except RpcErrorAnswer as refusal:
                 return _delivery(refusal)
             if answered != expected:
                 raise BadAnswer(f"{endpoint.name} gave another transaction's hash", "use another endpoint")
-            return Delivery.ACCEPTED
+            return SendResult.ACCEPTED
 
         return self._first(deliver)
 
@@ -433,24 +433,24 @@ def _raise_if_final(refusal: RpcErrorAnswer) -> None:
         ) from None
 
 
-def _delivery(refusal: RpcErrorAnswer) -> Delivery:
+def _delivery(refusal: RpcErrorAnswer) -> SendResult:
     """What a refused delivery means, in the words of geth, anvil, Nethermind, Besu, Erigon, eth-tester."""
     message = refusal.message
     if _matches(
         message, "already known", "alreadyknown", "already imported", "known transaction", "already_exists"
     ):
-        return Delivery.KNOWN
+        return SendResult.KNOWN
     if _matches(message, "nonce too low", "oldnonce", "nonce is too low"):
-        return Delivery.NONCE_USED
+        return SendResult.NONCE_USED
     if _matches(message, "nonce too high", "nonce gap", "noncegap"):
-        return Delivery.NONCE_GAP
+        return SendResult.NONCE_GAP
     if _matches(
         message, "underpriced", "replacementnotallowed", "feetoolow", "block base fee", "block's base fee"
     ):
-        return Delivery.UNDERPRICED
+        return SendResult.UNDERPRICED
     if "Invalid transaction nonce: Expected " in message:  # eth-tester
         expected, got = (int(word) for word in message.replace(",", " ").split() if word.isdigit())
-        return Delivery.NONCE_USED if got < expected else Delivery.NONCE_GAP
+        return SendResult.NONCE_USED if got < expected else SendResult.NONCE_GAP
     raise refusal
 
 

@@ -26,7 +26,7 @@ from earnest.base.errors import (
 )
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call
-from earnest.client.chain.endpoints import GWEI, Chain, Delivery, Fees
+from earnest.client.chain.endpoints import GWEI, Chain, Fees, SendResult
 from earnest.client.chain.signer import Signed, Signer
 
 log = structlog.get_logger()
@@ -108,7 +108,7 @@ class MemoryIntents:
         return sorted((i for i in self._intents.values() if i.status == Status.OPEN), key=lambda i: i.nonce)
 
 
-class Offer(NamedTuple):
+class FeeBid(NamedTuple):
     """What a transaction pays at most, wei per gas: in all, and to the block's producer."""
 
     max_fee: int
@@ -126,17 +126,17 @@ class FeePolicy:
         """A limit with room for what others may change before it is mined: a quarter, and one fresh slot."""
         return estimate * 5 // 4 + 22_100
 
-    def first(self, market: Fees) -> Offer:
+    def first(self, market: Fees) -> FeeBid:
         """For a new transaction."""
         max_fee = min(market.max_fee, self.ceiling)
-        return Offer(max_fee, min(market.tip, max_fee))
+        return FeeBid(max_fee, min(market.tip, max_fee))
 
-    def next(self, intent: Intent, market: Fees) -> Offer | None:
+    def next(self, intent: Intent, market: Fees) -> FeeBid | None:
         """For a replacement: 12.5 % over the last fee, rounded up, or the market; None above the ceiling."""
         max_fee = max(_more(intent.max_fee), min(market.max_fee, self.ceiling))
         if max_fee > self.ceiling:
             return None
-        return Offer(max_fee, min(max(_more(intent.tip), market.tip), max_fee))
+        return FeeBid(max_fee, min(max(_more(intent.tip), market.tip), max_fee))
 
     def patience(self, left_s: float | None) -> float:
         """Seconds to give one version: `patience_s`, or an eighth of the time left but at least 2."""
@@ -387,11 +387,11 @@ class Outbox:
             if len(intent.hashes) == 1:
                 raise
             log.warning("cannot pay more", intent=intent.name, cause=error.cause)
-            delivery = Delivery.KNOWN
-        if delivery is Delivery.NONCE_GAP:
+            delivery = SendResult.KNOWN
+        if delivery is SendResult.NONCE_GAP:
             return
         self._sent_at[intent.name] = self._clock()
-        if delivery is Delivery.UNDERPRICED and attempts:
+        if delivery is SendResult.UNDERPRICED and attempts:
             self._pay_more(intent, attempts - 1)
 
     def _pay_more(self, intent: Intent, attempts: int = 4) -> None:

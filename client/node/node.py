@@ -27,7 +27,7 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import Outbox
-from earnest.client.node.settler import Duty, Settler
+from earnest.client.node.settler import DueCall, Settler
 from earnest.client.run.follower import Follower
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
@@ -55,14 +55,14 @@ class NodeParts:
     journal: Journal
     store: ObjectStore
     private: ObjectStore
-    account: str
+    owner: str
     salt: Callable[[], bytes]
 
 
 class Node(ABC):
     """One seat's node. Call `step` again and again; it returns the time at which something is next due.
 
-    `account` is the seat's owner; the outbox signs with the operator's key (often the same).
+    The outbox signs with the operator's key (often the same).
     """
 
     role: Role
@@ -78,7 +78,7 @@ class Node(ABC):
 
     def seat_in(self, round: int) -> int | None:
         """The seat that the account holds in `round`; None if it has none."""
-        return self.record.find_seat(self.role, self.parts.account, round)
+        return self.record.find_seat(self.role, self.parts.owner, round)
 
     def turn(self, round: int) -> int:
         """How many others go before this node with what anyone may do for the round."""
@@ -137,7 +137,7 @@ class Node(ABC):
         except (NonceDrift, OutOfFunds) as error:
             log.error("transaction lost", cause=error.cause, fix=error.fix)
         self.act(head)
-        settled = [self.send(duty) for duty in self._settler.duties(head)]
+        settled = [self.send(due_call) for due_call in self._settler.due_calls(head)]
         return head.time + 1 if any(settled) else self.next_due(head.time)
 
     @abstractmethod
@@ -178,9 +178,9 @@ class Node(ABC):
         at, schedule = self.follower.at, self.follower.schedule
         return at is not None and at.time >= schedule.contest(self.record.planned_rounds).end
 
-    def send(self, duty: Duty) -> bool:
-        """Sends a duty if it is still needed; a revert is logged, since somebody else was often just faster."""
-        return self.submit(duty.intent, duty.call, duty.still_needed, duty.deadline)
+    def send(self, due_call: DueCall) -> bool:
+        """Sends a due_call if it is still needed; a revert is logged, since somebody else was often just faster."""
+        return self.submit(due_call.intent, due_call.call, due_call.still_needed, due_call.deadline)
 
     def submit(
         self,

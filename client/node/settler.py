@@ -32,7 +32,7 @@ OPEN = (PenaltyStatus.LOCKED, PenaltyStatus.CONTESTED)
 
 
 @dataclass(frozen=True)
-class Duty:
+class DueCall:
     """One transaction that is due: a name that survives restarts, the call, and the question to ask again."""
 
     intent: str
@@ -69,7 +69,7 @@ class Settler:
     def _patience(self, round: int) -> int:
         return min(self._wished + self._turn(round) * TURN_S, self._record.params.settle_s // 2)
 
-    def duties(self, head: BlockRef) -> Iterator[Duty]:
+    def due_calls(self, head: BlockRef) -> Iterator[DueCall]:
         """Everything due at `head`, in the order it should be sent."""
         schedule, last = self._schedule, self._record.planned_rounds
         for round in self._rounds_in_reach(head.time):
@@ -100,7 +100,7 @@ class Settler:
         newest = min(self._schedule.round_at(now), self._record.planned_rounds)
         return range(max(0, newest - 1), newest + 1)
 
-    def _charges(self, round: int, head: BlockRef) -> Iterator[Duty]:
+    def _charges(self, round: int, head: BlockRef) -> Iterator[DueCall]:
         schedule = self._schedule
         end = schedule.settle(round).end
         for role, opens in (
@@ -108,7 +108,7 @@ class Settler:
             (Role.VALIDATOR, schedule.report_reveal(round).end),
         ):
             if opens + self._patience(round) <= head.time < end and self._chargeable(round, role):
-                yield Duty(
+                yield DueCall(
                     intent=f"charge/{round}/{role.name.lower()}",
                     call=self._settlement.charge(self._record.run, round, role),
                     still_needed=lambda at, role=role: (
@@ -126,7 +126,7 @@ class Settler:
         )
         return bool(committed - revealed) and 2 * len(committed & revealed) >= len(committed)
 
-    def _settle_round(self, round: int, head: BlockRef, deadline: int) -> Iterator[Duty]:
+    def _settle_round(self, round: int, head: BlockRef, deadline: int) -> Iterator[DueCall]:
         record, run = self._record, self._record.run
         settled = record.settled(round)
         state = self._settlement.round_record(run, round, at=head)
@@ -134,7 +134,7 @@ class Settler:
         if settled.void:
             burnable = round < record.planned_rounds and bool(record.round(round).manifests)
             if burnable and not state.void:
-                yield Duty(
+                yield DueCall(
                     f"void/{round}",
                     self._settlement.void(run, round, words),
                     lambda at: not self._settlement.round_record(run, round, at=at).void,
@@ -143,7 +143,7 @@ class Settler:
             return
         if not state.complete:
             for first, count in self._open_pages(round, state.pages):
-                yield Duty(
+                yield DueCall(
                     f"settle/{round}/{first}",
                     self._settlement.settle(
                         run,
@@ -161,7 +161,7 @@ class Settler:
         if round == record.planned_rounds:
             return
         if settled.counted and not self._settlement.validators_paid(run, round, at=head):
-            yield Duty(
+            yield DueCall(
                 f"pay-validators/{round}",
                 self._settlement.pay_validators(run, round),
                 lambda at: not self._settlement.validators_paid(run, round, at=at),
@@ -170,7 +170,7 @@ class Settler:
         guilty = [seat for seat in self._guilty(round) if self._unlocked(round, seat, head)]
         for first in range(0, len(guilty), LOCK_PAGE):
             page = guilty[first : first + LOCK_PAGE]
-            yield Duty(
+            yield DueCall(
                 f"lock/{round}/{page[0]}",
                 self._settlement.lock(run, round, page, words),
                 lambda at, page=page: any(self._unlocked(round, seat, at) for seat in page),
@@ -213,10 +213,10 @@ class Settler:
         penalty = self._settlement.penalty_id(self._record.run, round, seat, at=at)
         return self._settlement.penalty(penalty, at=at).status == 0
 
-    def _penalties(self, head: BlockRef) -> Iterator[Duty]:
+    def _penalties(self, head: BlockRef) -> Iterator[DueCall]:
         for penalty, seen in self._record.penalties.items():
             if _is_open(seen) and head.time >= self._settles_at(seen["round"]):
-                yield Duty(
+                yield DueCall(
                     f"settle-penalty/{penalty.hex()}",
                     self._settlement.settle_penalty(penalty),
                     lambda at, penalty=penalty: self._settlement.penalty(penalty, at=at).status in OPEN,
@@ -237,4 +237,4 @@ def report_words(record: RunRecord, round: int) -> list[list[bytes]]:
     return [list(seen.get(seat, ())) for seat in range(count)]
 
 
-__all__ = ["Duty", "Settler", "report_words"]
+__all__ = ["DueCall", "Settler", "report_words"]

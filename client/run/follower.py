@@ -81,8 +81,8 @@ class Follower:
         self._journal = journal
         self._samples: list[RoundSamples] = []
         self._pool = recipe.sample_pool()
-        self._standings = {-1: initial}
-        self._lineage = [self._standings[-1].root]
+        self._states = {-1: initial}
+        self._lineage = [self._states[-1].root]
         self._updates: dict[tuple[int, int], Update] = {}
         self.at: BlockRef | None = None
         self.forks = 0
@@ -106,7 +106,7 @@ class Follower:
         self.forks += 1
         self.record.rewind(after)
         self._updates.clear()
-        self._standings = {-1: self._standings[-1]}
+        self._states = {-1: self._states[-1]}
         self._lineage = self._lineage[:1]
         self._samples, self._pool = [], self.recipe.sample_pool()
 
@@ -238,33 +238,33 @@ class Follower:
         """Whether the round's reports are all revealed, so that its outcome is decided."""
         return self.at is not None and self.at.time >= self.schedule.report_reveal(round).end
 
-    def standing_after(self, round: int) -> RootedState | None:
+    def state_after(self, round: int) -> RootedState | None:
         """The state after `round` (-1: the initial state); None while it cannot be computed yet.
 
         Raises Unavailable when an accepted payload is to be had from nobody.
         """
-        if round in self._standings:
-            return self._standings[round]
+        if round in self._states:
+            return self._states[round]
         if not self.closed(round):
             return None
         known = self._restore(round)
         while known < round:
             known += 1
-            self._standings[known] = self._step(known, self._standings[known - 1])
+            self._states[known] = self._step(known, self._states[known - 1])
             self._write_down(known)
             self._forget(known)
-        return self._standings[round]
+        return self._states[round]
 
     def _restore(self, round: int) -> int:
         """The last round up to `round` whose state is at hand, in memory or from before a restart."""
-        known = max(r for r in self._standings if r <= round)
+        known = max(r for r in self._states if r <= round)
         for earlier in range(round, known, -1):
             root = self._journal.get(self._state_key(earlier))
             if root is None:
                 continue
             try:
                 data = self._store.get(root, state_bytes(self.codec.spec))
-                self._standings[earlier] = RootedState.read(data, self.codec.spec, root)
+                self._states[earlier] = RootedState.read(data, self.codec.spec, root)
             except (StorageError, StateError, OSError):
                 continue
             return earlier
@@ -272,7 +272,7 @@ class Follower:
 
     def _write_down(self, round: int) -> None:
         try:
-            self._journal.put(self._state_key(round), self._standings[round].root)
+            self._journal.put(self._state_key(round), self._states[round].root)
         except StorageError as error:
             log.error("state not remembered", round=round, cause=error.cause)
 
@@ -297,11 +297,11 @@ class Follower:
 
     def newest(self, round: int) -> RootedState | None:
         """The state that this round's aggregate is added to."""
-        return self.standing_after(round - 1)
+        return self.state_after(round - 1)
 
     def base(self, round: int) -> RootedState | None:
         """The state that this round's training starts from."""
-        return self.standing_after(self.schedule.base_round(round))
+        return self.state_after(self.schedule.base_round(round))
 
     def _step(self, round: int, before: RootedState) -> RootedState:
         counted, portion = self._counted(round), shares(self.record.settled(round).consensus)
@@ -353,7 +353,7 @@ class Follower:
         return None
 
     def _forget(self, round: int) -> None:
-        for old in [r for r in self._standings if -1 < r < round - 3]:
-            del self._standings[old]
+        for old in [r for r in self._states if -1 < r < round - 3]:
+            del self._states[old]
         for key in [key for key in self._updates if key[0] <= round - UPDATES_KEPT]:
             del self._updates[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -16,10 +16,9 @@ from earnest.attestation.prover.enclave_key import SIGNATURE_BYTES
 from earnest.base.errors import ChainError, EarnestError, Reverted
 
 if TYPE_CHECKING:
-    from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
-    from earnest.client.chain.contracts import EnclaveKey as LiveKey
     from earnest.client.storage.journal import Journal
+    from earnest.client.trainer.enclave_keys import EnclaveKeys
 
 log = structlog.get_logger()
 
@@ -27,20 +26,8 @@ HASH_BYTES: Final = 32
 TROUBLES_KEPT: Final = 100
 
 
-class Keeper(Protocol):
-    """What is needed of a KeyKeeper."""
-
-    def live(self, at: BlockRef) -> LiveKey | None: ...
-
-    def due(self, at: BlockRef) -> bool: ...
-
-    def renew(self, at: BlockRef) -> Receipt | None: ...
-
-    def sign(self, round: int, manifest_hash: bytes, start: int, at: BlockRef) -> bytes: ...
-
-
 @dataclass(frozen=True)
-class Trouble:
+class AttestationFailure:
     """What did not work, in which round (None: registering a key), and why; `reason` is the contract's, or empty."""
 
     round: int | None
@@ -54,11 +41,13 @@ class AttestedRounds:
     `newest()` is the chain's newest block: the key that the contract will look for is the one that stands there.
     """
 
-    def __init__(self, keeper: Keeper, run: int, journal: Journal, newest: Callable[[], BlockRef]) -> None:
+    def __init__(
+        self, keeper: EnclaveKeys, run: int, journal: Journal, newest: Callable[[], BlockRef]
+    ) -> None:
         self._keeper, self._run, self._journal, self._newest = keeper, run, journal, newest
         self._looked: int | None = None
         self._refused: set[int] = set()
-        self.troubles: list[Trouble] = []
+        self.troubles: list[AttestationFailure] = []
         """The newest last."""
 
     def keep_key(self, head: BlockRef) -> None:
@@ -141,7 +130,7 @@ class AttestedRounds:
         log.warning(
             "not attested" if round is not None else "no enclave key", round=round, cause=cause, fix=fix
         )
-        trouble = Trouble(round, cause, error.reason if isinstance(error, Reverted) else "")
+        trouble = AttestationFailure(round, cause, error.reason if isinstance(error, Reverted) else "")
         if trouble not in self.troubles:
             self.troubles = [*self.troubles, trouble][-TROUBLES_KEPT:]
 

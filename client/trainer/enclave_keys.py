@@ -113,7 +113,7 @@ def prepare_registration(
     return PreparedRegistration(registration, evidence, quote, parts)
 
 
-class KeyKeeper:
+class EnclaveKeys:
     """One trainer's enclave keys in one run: registers one, signs with it, renews it before it expires.
 
     Keys lie in `folder`, readable by their owner only, evidence in `store`, which the trainer serves. `random(n)` gives
@@ -148,7 +148,7 @@ class KeyKeeper:
     @classmethod
     def of(
         cls,
-        party: Account,
+        account: Account,
         run: int,
         attester: Attester,
         policy: PolicyFile,
@@ -157,19 +157,19 @@ class KeyKeeper:
         collateral: Callable[[bytes], bytes] | None = None,
         gpu: Callable[[bytes], bytes] | None = None,
         check: bool = True,
-    ) -> KeyKeeper:
+    ) -> EnclaveKeys:
         """The keeper of an account at work: its keys lie in the account's folder, under `enclave`."""
-        contracts = party.deployment.contracts
+        contracts = account.deployment.contracts
         return cls(
-            place=KeyScope(party.deployment.chain.chain_id, contracts.registry.address, run, party.owner),
+            place=KeyScope(account.deployment.chain.chain_id, contracts.registry.address, run, account.owner),
             registry=contracts.registry,
             runs=contracts.runs,
             attester=attester,
             policy=policy,
-            folder=party.folder / ENCLAVE_FOLDER,
-            store=party.public,
-            journal=party.journal,
-            outbox=party.outbox,
+            folder=account.folder / ENCLAVE_FOLDER,
+            store=account.public,
+            journal=account.journal,
+            outbox=account.outbox,
             random=random,
             collateral=collateral,
             gpu=gpu,

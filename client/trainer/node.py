@@ -211,7 +211,7 @@ class TrainerNode(Node):
         self.timesheet = Timesheet(clock)
         folder = parts.private.folder
         self._checkpoints = folder and Checkpoints(folder / f"training-{self.run}", clock=clock)
-        self._memories = TrainerStates(
+        self._trainer_states = TrainerStates(
             self.run,
             parts.journal,
             parts.private,
@@ -336,7 +336,7 @@ class TrainerNode(Node):
 
     def _is_denied(self, round: int) -> bool:
         """Whether the run asks for an enclave key and ours was denied: known a round before, and nobody would pay."""
-        key = self.record.newest_key(self.parts.account)
+        key = self.record.newest_key(self.parts.owner)
         if key is None or self.record.params.level != Level.ATTESTED:
             return False
         return not key.rests_on.isdisjoint(self.record.denied_in(round))
@@ -348,7 +348,7 @@ class TrainerNode(Node):
     def _start(self, due: Assignment) -> None:
         base = self.follower.base(due.round)
         assert base is not None and base.root == due.base_root
-        memory, pending = self._memories.start(due.round), self._pending(due.round)
+        memory, pending = self._trainer_states.start(due.round), self._pending(due.round)
         start = local_start(self.follower.recipe, base.state, pending)
         self.timesheet.now(TRAINING)
         self._job = Job(due, lambda job: self._train(job, due, start, memory))
@@ -473,14 +473,14 @@ class TrainerNode(Node):
     def _claim(self, round: int, work: HonestWork) -> SavedCommitment | None:
         """Writes manifest and salt down, synced, before anything is sent; None if there is nothing to submit."""
         parts, payload = self.parts, self._forge(work)
-        self._memories.end(round, work.memory)
+        self._trainer_states.end(round, work.memory)
         if payload is None:
             self._skipped.add(round)
             return None
         manifest = Manifest(
             run=self.run,
             round=round,
-            trainer=parts.account,
+            trainer=parts.owner,
             base_state=work.base_root,
             update=parts.private.put(payload),
             samples=self._private.root if self._private else samples_root(work.sample_ids),
@@ -490,7 +490,7 @@ class TrainerNode(Node):
             size=len(payload),
         )
         salt, runs = parts.salt(), parts.contracts.runs.address
-        digest = commitment(parts.chain.chain_id, runs, self.run, round, parts.account, manifest.hash(), salt)
+        digest = commitment(parts.chain.chain_id, runs, self.run, round, parts.owner, manifest.hash(), salt)
         if self.attested_rounds is not None:
             self.attested_rounds.sign(round, manifest.hash(), self.follower.schedule.opens(round))
         saved = parts.journal.save_commitment(self.run, round, self.role, digest, salt, manifest=manifest)

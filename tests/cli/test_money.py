@@ -173,7 +173,7 @@ def test_the_owners_key_stays_free_while_the_operator_works(place: Place, cli: C
         password_file=place.folder / "password",
     )
     with Session(flags) as session:
-        assert session.party(ADDRESS["trainer"]).owner == ADDRESS["trainer"]
+        assert session.open_account(ADDRESS["trainer"]).owner == ADDRESS["trainer"]
         assert cli("stake", "deposit", "1", *place.acting("trainer")).code == 0
 
 

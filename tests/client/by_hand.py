@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from earnest.client.node.settler import Duty, Settler
+from earnest.client.node.settler import DueCall, Settler
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.report import Report, SeatVote, report_commitment, words_hash
 from earnest.protocol.verdicts import Verdict
@@ -80,22 +80,22 @@ class Rounds:
             if words is not None:
                 world.send(name, runs.report_reveal(run, round, int(name[-1]), list(words), SALT))
 
-    def due(self, patience: int = 0) -> list[Duty]:
+    def due(self, patience: int = 0) -> list[DueCall]:
         """What the settler finds due now and is still needed."""
         world, contracts = self.world, self.world.contracts
         record, head = world.deployment.read_run(world.run), world.chain.head()
         settler = Settler(record, contracts.runs, contracts.settlement, patience)
-        return [duty for duty in settler.duties(head) if duty.still_needed(head)]
+        return [due_call for due_call in settler.due_calls(head) if due_call.still_needed(head)]
 
     def settle(self, round: int) -> list[str]:
         """Sends what the settler finds due until it finds nothing; the names of what was sent."""
         world, sent = self.world, []
         before = {name: world.idle(name) for name in world.names}
         while due := self.due():
-            for duty in due:
-                assert duty.intent not in sent, "sent, and yet still needed"
-                world.send("stranger", duty.call)
-                sent.append(duty.intent)
+            for due_call in due:
+                assert due_call.intent not in sent, "sent, and yet still needed"
+                world.send("stranger", due_call.call)
+                sent.append(due_call.intent)
         self.paid[round] = {name: world.idle(name) - before[name] for name in world.names}
         return sent
 

@@ -19,7 +19,7 @@ from web3.providers import BaseProvider
 
 from earnest.attestation.policy_file import PolicyFile
 from earnest.client.account.account import Account, DeployedContracts
-from earnest.client.account.transactions import fund_steps, join_steps
+from earnest.client.account.transactions import fund_calls, join_calls
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
@@ -118,7 +118,7 @@ class World:
         self.signers = {name: self._keystore(name) for name in self.names}
         self.deployment = self._deploy()
         self.contracts = self.deployment.contracts
-        self.parties: dict[str, Account] = {}
+        self.accounts: dict[str, Account] = {}
         self.nodes: dict[str, Node] = {}
         self.files: dict[str, RunFiles] = {}
         self.run = self._open_run()
@@ -140,7 +140,7 @@ class World:
         """The account at work in its folder; what was open is closed first, as after a restart."""
         self.close(name)
         deployment = self.deployment if provider is None else self.through(provider)
-        party = Account(
+        account = Account(
             deployment,
             options.get("signer", self.signers[name]),
             self.address(name),
@@ -149,8 +149,8 @@ class World:
             sleep=lambda seconds: self.devnet.travel(self.devnet.now() + max(1, int(seconds))),
             locate=self.served.locate,
         )
-        self.parties[name] = party
-        return party
+        self.accounts[name] = account
+        return account
 
     def through(self, provider: BaseProvider) -> DeployedContracts:
         """The same deployment, seen through another endpoint."""
@@ -158,22 +158,22 @@ class World:
         contracts = Contracts.at(chain, self.contracts.runs.address, chain.head())
         return DeployedContracts(chain, contracts, self.deployment.first_block)
 
-    def party(self, name: str) -> Account:
-        return self.parties.get(name) or self.open(name)
+    def account(self, name: str) -> Account:
+        return self.accounts.get(name) or self.open(name)
 
     def close(self, name: str) -> None:
         self.nodes.pop(name, None)
-        if (party := self.parties.pop(name, None)) is not None:
-            party.close()
+        if (account := self.accounts.pop(name, None)) is not None:
+            account.close()
 
     def close_all(self) -> None:
-        for name in list(self.parties):
+        for name in list(self.accounts):
             self.close(name)
 
     def node(self, name: str, **options: Any) -> Node:
         """A node for the account's seat; its attack or its lie are as the setup says."""
-        party = self.party(name)
-        parts, files = party.follow(self.run, salts(name))
+        account = self.account(name)
+        parts, files = account.follow(self.run, salts(name))
         self.files[name] = files
         number = int(name.rpartition("-")[2])
         if self.role(name) is Role.VALIDATOR:
@@ -300,7 +300,7 @@ class World:
         self.send("sponsor", self.contracts.token.mint(self.address("sponsor"), self.params.budget))
         self.served.add("sponsor", sponsor.serve())
         uri = f"{served_by('sponsor')}/{root.hex()}"
-        sponsor.do(fund_steps(self.contracts, sponsor.owner, self.params, uri, self.chain.head()), "run")
+        sponsor.do(fund_calls(self.contracts, sponsor.owner, self.params, uri, self.chain.head()), "run")
         return self.contracts.runs.run_count(at=self.chain.head())
 
     def take_seat(self, name: str, bond: int | None = None, take: int | None = None) -> None:
@@ -308,21 +308,21 @@ class World:
         role = self.role(name)
         bond = bond or (VALIDATOR_BOND if role is Role.VALIDATOR else TRAINER_BOND)
         self.send("sponsor", self.contracts.token.mint(self.address(name), bond))
-        party = self.party(name)
-        self.served.add(name, party.serve())
-        steps = join_steps(
+        account = self.account(name)
+        self.served.add(name, account.serve())
+        steps = join_calls(
             self.contracts,
             self.run,
             role,
-            party.owner,
+            account.owner,
             bond=bond,
-            operator=party.owner,
+            operator=account.owner,
             uri=served_by(name),
             admission=self.admission,
             take=take,
             at=self.chain.head(),
         )
-        party.do(steps, f"{self.run}/join")
+        account.do(steps, f"{self.run}/join")
 
 
 def salts(name: str) -> Callable[[], bytes]:

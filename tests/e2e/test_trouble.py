@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from earnest.client.account.transactions import fund_steps
+from earnest.client.account.transactions import fund_calls
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer
 from earnest.client.run.bundle import load_bundle
@@ -97,7 +97,7 @@ def test_a_recipe_that_is_not_the_run_s(
         clock=time.monotonic,
         sleep=time.sleep,
     )
-    for step in fund_steps(contracts, sponsor.address, params, uri, at):
+    for step in fund_calls(contracts, sponsor.address, params, uri, at):
         outbox.send(step.name, step.call)
     error = refused(validator, "run", "join", "2", "--role", "validator", code=1)
     assert error["code"] == "bundle"

@@ -93,14 +93,14 @@ def test_a_lying_validator_earns_nothing_and_changes_nothing(attacked: World) ->
 
 
 def test_every_node_reaches_the_state_that_the_contract_records(attacked: World) -> None:
-    roots = {node.follower.standing_after(1).root for node in attacked.nodes.values()}  # type: ignore[union-attr]
+    roots = {node.follower.state_after(1).root for node in attacked.nodes.values()}  # type: ignore[union-attr]
     assert roots == {attacked.contracts.settlement.final_state(attacked.run, at=attacked.chain.head())}
 
 
 def test_the_measurements_file_can_be_fetched_and_gives_the_same_weights(attacked: World) -> None:
     report = reports(attacked, 1)[0]
     assert report is not None
-    measurements = attacked.party("validator-0").public.get(report.measurements, 1 << 24)
+    measurements = attacked.account("validator-0").public.get(report.measurements, 1 << 24)
     assert content_root(measurements) == report.measurements
     document = json.loads(measurements)
     held = {key: np.array(document["held_out"][key]) for key in ("before", "control")}
@@ -149,7 +149,7 @@ def judged(world: World, seats: int) -> list[SeatVote]:
 def test_a_payload_that_nobody_serves_is_unavailable_and_costs_nothing(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none", "none"), validators=1, rounds=1) as world:
         world.play(until=world.schedule.reveal(0).start)
-        hidden = world.party("trainer-1")
+        hidden = world.account("trainer-1")
         world.nodes["trainer-1"].parts.store.folder = tmp_path / "elsewhere"  # where nobody serves from
         (tmp_path / "elsewhere").mkdir()
         votes = judged(world, 2)
@@ -177,7 +177,7 @@ def test_a_payload_above_the_limit_is_never_downloaded(tmp_path: Path) -> None:
         world.node("trainer-1", forge=larger)
         assert judged(world, 2)[1].verdict == Verdict.UNAVAILABLE
         record = world.nodes["validator-0"].record
-        assert not world.party("validator-0").public.has(record.round(0).manifests[1].update)
+        assert not world.account("validator-0").public.has(record.round(0).manifests[1].update)
 
 
 class Broken:

@@ -15,15 +15,15 @@ from earnest.cli.session import Session
 from earnest.cli.transactions import send
 from earnest.client.account.policy_transactions import (
     WORDS,
-    Ground,
     Kind,
     NarrowingError,
-    deny_steps,
+    RevocationReason,
+    deny_calls,
     entries,
     floor_of,
     kind_of,
-    raise_floor_steps,
-    revoke_steps,
+    raise_floor_calls,
+    revoke_calls,
 )
 from earnest.protocol.attestation import key_entry
 
@@ -88,7 +88,7 @@ def deny(
         record = session.deployment.read_run(run)
         policy = run_policy(record).policy
         held = [one for keys in record.keys.values() for one in keys]
-        steps = deny_steps(session.contracts.registry, policy, kind, entry, held, session.account, session.at)
+        steps = deny_calls(session.contracts.registry, policy, kind, entry, held, session.account, session.at)
         resting = [one for one in held if entry in one.rests_on]
         counting = [one for one in resting if _counts(session, record, one)]
         for line in _denial_lines(session, record, policy, kind, entry, resting, counting):
@@ -134,7 +134,7 @@ def raise_floor(run: RunNumber, number: Evaluation, /, *, flags: SendFlags = SEN
     with Session(flags) as session:
         record = session.deployment.read_run(run)
         policy_file = run_policy(record)
-        steps = raise_floor_steps(
+        steps = raise_floor_calls(
             session.contracts.registry, policy_file, number, session.account, session.at
         )
         narrows = _narrows(record, session.at.time)
@@ -186,7 +186,7 @@ def revoke(run: RunNumber, trainer: str, /, *, flags: SendFlags = SEND) -> Answe
             raise NarrowingError(
                 f"{owner} registered no key in run {run}", f"list them: `earnest attest show {run}`"
             )
-        steps, ground = revoke_steps(session.contracts, run, policy, key, session.at)
+        steps, ground = revoke_calls(session.contracts, run, policy, key, session.at)
         because = _because(session, key, ground)
         ends = session.contracts.runs.attestation(run, session.at).narrows_at
         session.notice(f"The key {key.key} of {owner} may be ended: {because}.")
@@ -347,7 +347,7 @@ def _denial_lines(
     ]
 
 
-def _because(session: Session, key: KeyRegistration, ground: Ground) -> str:
+def _because(session: Session, key: KeyRegistration, ground: RevocationReason) -> str:
     if ground.kind is None:
         grown, counted = session.tokens(ground.live_bond), session.tokens(ground.counted)
         return f"its trainer's bond grew to {grown}, and {counted} are counted for its platform"

@@ -174,13 +174,13 @@ def _register(
     *,
     again: bool,
 ) -> Answer:
-    from earnest.client.account.commands import finish_earlier, planned
-    from earnest.client.trainer.enclave_keys import REGISTER_STEP, KeyKeeper
+    from earnest.client.account.commands import estimate_calls, finish_earlier
+    from earnest.client.trainer.enclave_keys import REGISTER_STEP, EnclaveKeys
 
-    party, sent = session.party(trainer), []
-    keeper = KeyKeeper.of(party, run, machine, policy_file, session.environment.random, collateral=judged)
+    account, sent = session.open_account(trainer), []
+    keeper = EnclaveKeys.of(account, run, machine, policy_file, session.environment.random, collateral=judged)
     before = keeper.live(session.chain.head())
-    finish_earlier(party)
+    finish_earlier(account)
     head = session.chain.head()
     if keeper.live(head) == before:  # else an interrupted command's registration is mined by now
         if (
@@ -192,7 +192,7 @@ def _register(
             return _nothing_to_register(session, before, document)
         name, call = keeper.next_call(head)
         step = PlannedCall(REGISTER_STEP, "register the enclave's key", call)
-        consent(session, planned(session.deployment, session.account, [step]))
+        consent(session, estimate_calls(session.deployment, session.account, [step]))
         receipt = keeper.send(name, call, head)
         if receipt is None:
             raise UnfinishedError("the registration is sent, but not mined yet", "run the same command again")
@@ -228,7 +228,7 @@ def _would_register(
 ) -> Answer:
     """--dry-run: with a key that is thrown away, so that nothing is kept."""
     from earnest.attestation.prover.enclave_key import EnclaveKey
-    from earnest.client.account.commands import planned
+    from earnest.client.account.commands import estimate_calls
     from earnest.client.trainer.enclave_keys import REGISTER_STEP, KeyScope, prepare_registration
 
     registry = session.contracts.registry
@@ -238,7 +238,7 @@ def _would_register(
     made = prepare_registration(machine, key, place, challenge, policy_file, collateral=judged)
     call = registry.register(made.registration, policy_file.policy, made.parts)
     step = PlannedCall(REGISTER_STEP, "register the enclave's key", call)
-    plan = planned(session.deployment, session.account, [step])
+    plan = estimate_calls(session.deployment, session.account, [step])
     return would_send(session, plan, {**document, "workload": made.quote.workload()})
 
 

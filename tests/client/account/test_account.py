@@ -48,9 +48,9 @@ class Fused(BaseProvider):
         return answer
 
 
-def fuse_journal(party: Account, fuse: Fuse) -> None:
+def fuse_journal(account: Account, fuse: Fuse) -> None:
     """Has every write of the journal tick before it begins and after it is synced."""
-    transaction = party.journal._database.transaction
+    transaction = account.journal._database.transaction
 
     @contextmanager
     def fused() -> Iterator[None]:
@@ -59,7 +59,7 @@ def fuse_journal(party: Account, fuse: Fuse) -> None:
             yield
         fuse.tick()
 
-    party.journal._database.transaction = fused
+    account.journal._database.transaction = fused
 
 
 def step_under_fire(world: World, name: str, first: int, stride: int) -> int:
@@ -71,9 +71,9 @@ def step_under_fire(world: World, name: str, first: int, stride: int) -> int:
     while True:
         fuse = Fuse(ticks)
         try:
-            party = world.open(name)
+            account = world.open(name)
             node = world.node(name)
-            fuse_journal(party, fuse)
+            fuse_journal(account, fuse)
             node.parts.chain._endpoints[0]._request = Fused(DevnetProvider(world.devnet), fuse).make_request
             return node.step()
         except Killed:
@@ -105,11 +105,11 @@ def test_killed_at_any_instruction_it_goes_on_and_sends_nothing_twice(victim: st
         )
         for name in expected:
             assert sum(event.name == name for event in mine) == 1, name
-        party = world.open(victim)
-        intents = party.journal._database.execute("SELECT hashes FROM intents")
+        account = world.open(victim)
+        intents = account.journal._database.execute("SELECT hashes FROM intents")
         assert world.transactions(victim) == len(intents), "every nonce belongs to one intent"
         assert all(len(hashes.split()) == 1 for (hashes,) in intents)
-        saved = party.journal.commitment(world.run, 0, role)
+        saved = account.journal.commitment(world.run, 0, role)
         assert saved is not None
         if role is Role.TRAINER:
             assert record.round(0).manifests[0] == saved.manifest
@@ -123,7 +123,7 @@ def test_what_was_committed_is_revealed_even_if_training_would_now_give_somethin
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         world.play(until=world.schedule.commit(0).start + 1)
         world.turn()
-        saved = world.party("trainer-0").journal.commitment(world.run, 0, Role.TRAINER)
+        saved = world.account("trainer-0").journal.commitment(world.run, 0, Role.TRAINER)
         assert saved is not None
         world.open("trainer-0").serve()
         world.node("trainer-0", forge=lambda work: b"something else")
@@ -134,13 +134,13 @@ def test_what_was_committed_is_revealed_even_if_training_would_now_give_somethin
 
 def test_one_folder_takes_one_process(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
-        party = world.party("trainer-0")
+        account = world.account("trainer-0")
         with pytest.raises(JournalLocked):
             Account(
                 world.deployment,
-                party.signer,
-                party.owner,
-                party.folder,
+                account.signer,
+                account.owner,
+                account.folder,
                 clock=world.devnet.now,
                 sleep=lambda seconds: None,
             )
@@ -149,6 +149,6 @@ def test_one_folder_takes_one_process(tmp_path: Path) -> None:
 def test_a_run_that_does_not_exist_is_said_so(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         with pytest.raises(EarnestError, match="there is no run 7"):
-            world.party("trainer-0").follow(7, bytes)
+            world.account("trainer-0").follow(7, bytes)
         with pytest.raises(EarnestError, match="there is no run 7"):
             world.deployment.read_run(7)

@@ -14,21 +14,21 @@ from earnest.client.account.transactions import (
     NotAdmittedError,
     NotDueError,
     PlannedCall,
-    bond_steps,
+    bond_calls,
     checked_uri,
-    deposit_steps,
-    end_steps,
-    exit_steps,
-    fund_steps,
+    deposit_calls,
+    end_calls,
+    exit_calls,
+    fund_calls,
     held_seat,
-    join_steps,
-    leave_steps,
-    operator_steps,
+    join_calls,
+    leave_calls,
+    operator_calls,
+    refund_calls,
     refund_due,
-    refund_steps,
-    sync_steps,
-    uri_steps,
-    withdraw_steps,
+    sync_calls,
+    uri_calls,
+    withdraw_calls,
 )
 from earnest.protocol.run import Role
 from tests.client.world import COIN, TRAINER_BOND, World, make_world
@@ -49,7 +49,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def joining(
     world: World, name: str = NEWCOMER, role: Role = Role.TRAINER, bond: int = TRAINER_BOND
 ) -> list[PlannedCall]:
-    return join_steps(
+    return join_calls(
         world.contracts,
         world.run,
         role,
@@ -87,7 +87,7 @@ def test_an_interrupted_join_goes_on_where_it_stopped(world: World) -> None:
 
 
 def test_only_what_is_missing_of_a_bond_is_deposited(world: World) -> None:
-    for step in deposit_steps(world.contracts, world.address(NEWCOMER), COIN, world.chain.head()):
+    for step in deposit_calls(world.contracts, world.address(NEWCOMER), COIN, world.chain.head()):
         world.send(NEWCOMER, step.call)
     for step in joining(world):
         world.send(NEWCOMER, step.call)
@@ -123,31 +123,31 @@ def test_leaving_twice_starts_one_exit_and_the_bond_comes_back_in_time(world: Wo
     contracts, run, account = world.contracts, world.run, world.address("trainer-0")
 
     def leaving() -> list[PlannedCall]:
-        return leave_steps(contracts, run, Role.TRAINER, 0, account, world.chain.head())
+        return leave_calls(contracts, run, Role.TRAINER, 0, account, world.chain.head())
 
     assert interrupted(world, "trainer-0", leaving) == [["exit", "sync"], ["sync"]]
     with pytest.raises(NotDueError, match="takes another"):
-        exit_steps(contracts, run, account, world.chain.head())
+        exit_calls(contracts, run, account, world.chain.head())
     with pytest.raises(NotDueError, match="nothing can be added"):
-        bond_steps(contracts, run, account, COIN, world.chain.head())
+        bond_calls(contracts, run, account, COIN, world.chain.head())
     ready = contracts.vault.exit_time(contracts.settlement.address, run, account, at=world.chain.head())
     assert ready is not None
     world.devnet.travel(ready)
-    (finish,) = exit_steps(contracts, run, account, world.chain.head())
+    (finish,) = exit_calls(contracts, run, account, world.chain.head())
     world.send("trainer-0", finish.call)
     assert (world.bond("trainer-0"), world.idle("trainer-0")) == (0, TRAINER_BOND)
     with pytest.raises(NotDueError, match="has no bond"):
-        exit_steps(contracts, run, account, world.chain.head())
-    (withdraw,) = withdraw_steps(contracts, account, None, world.chain.head())
+        exit_calls(contracts, run, account, world.chain.head())
+    (withdraw,) = withdraw_calls(contracts, account, None, world.chain.head())
     world.send("trainer-0", withdraw.call)
     with pytest.raises(NotDueError, match=r"has 0 .* idle"):
-        withdraw_steps(contracts, account, None, world.chain.head())
+        withdraw_calls(contracts, account, None, world.chain.head())
 
 
 def test_a_bond_that_is_on_its_way_out_takes_no_new_seat(world: World) -> None:
     for step in joining(world)[:-1]:
         world.send(NEWCOMER, step.call)
-    (start,) = exit_steps(world.contracts, world.run, world.address(NEWCOMER), world.chain.head())
+    (start,) = exit_calls(world.contracts, world.run, world.address(NEWCOMER), world.chain.head())
     world.send(NEWCOMER, start.call)
     with pytest.raises(NotDueError, match="has started, nothing can be added"):
         joining(world)
@@ -156,7 +156,7 @@ def test_a_bond_that_is_on_its_way_out_takes_no_new_seat(world: World) -> None:
 def test_a_bond_that_grows_counts_from_the_next_round(world: World) -> None:
     account = world.address("trainer-0")
     world.send("sponsor", world.contracts.token.mint(account, COIN))
-    steps = bond_steps(world.contracts, world.run, account, COIN, world.chain.head())
+    steps = bond_calls(world.contracts, world.run, account, COIN, world.chain.head())
     assert names(steps) == ["approve", "deposit", "bond", "sync"]
     for step in steps:
         world.send("trainer-0", step.call)
@@ -170,7 +170,7 @@ def test_an_interrupted_funding_goes_on_where_it_stopped(world: World) -> None:
     world.send("sponsor", contracts.token.mint(sponsor, params.budget))
     whole = ["approve", "deposit", "allow", "create"]
     assert interrupted(
-        world, "sponsor", lambda: fund_steps(contracts, sponsor, params, "http://host", world.chain.head())
+        world, "sponsor", lambda: fund_calls(contracts, sponsor, params, "http://host", world.chain.head())
     ) == [whole[i:] for i in range(4)]
     assert contracts.runs.run_count(at=world.chain.head()) == 2
 
@@ -180,9 +180,9 @@ def test_seats_change_hands_and_addresses_through_their_owner(world: World) -> N
     account, operator = world.address("trainer-0"), world.address("stranger")
     held = held_seat(contracts, run, account, head)
     for step in [
-        *operator_steps(contracts, run, account, operator, head),
-        *uri_steps(contracts, run, held, "http://new"),
-        *sync_steps(contracts, run, held),
+        *operator_calls(contracts, run, account, operator, head),
+        *uri_calls(contracts, run, held, "http://new"),
+        *sync_calls(contracts, run, held),
     ]:
         world.send("trainer-0", step.call)
     record = world.deployment.read_run(run)
@@ -195,12 +195,12 @@ def test_seats_change_hands_and_addresses_through_their_owner(world: World) -> N
 def test_ending_early_gives_unopened_rounds_back(world: World) -> None:
     contracts, run, sponsor = world.contracts, world.run, world.address("sponsor")
     assert not refund_due(contracts, run, sponsor, world.chain.head())
-    (end,) = end_steps(contracts, run)
+    (end,) = end_calls(contracts, run)
     world.send("sponsor", end.call)
     record = world.deployment.read_run(run)
     assert record.planned_rounds == contracts.runs.run_rounds(run, at=world.chain.head()) < 3
     assert refund_due(contracts, run, sponsor, world.chain.head())
-    (refund,) = refund_steps(contracts, run)
+    (refund,) = refund_calls(contracts, run)
     world.send("stranger", refund.call)
     assert not refund_due(contracts, run, sponsor, world.chain.head())
 

@@ -20,7 +20,7 @@ from earnest.client.chain.contracts import (
     Contracts,
     Registry,
     Runs,
-    SeatHeld,
+    SeatId,
     Settlement,
     Token,
     Vault,
@@ -164,7 +164,7 @@ def test_a_run_is_opened_and_read_back_as_it_was_written(
     proof = admission_proof(entries, trainer.address, Role.TRAINER)
     outbox.send("join", runs.join(1, Role.TRAINER, trainer.address, "http://trainer.example", proof))
     head = chain.head()
-    assert runs.seat_of(1, trainer.address, head) == SeatHeld(Role.TRAINER, 0)
+    assert runs.seat_of(1, trainer.address, head) == SeatId(Role.TRAINER, 0)
     assert runs.seat_of(1, SINK, head) is None
     assert runs.seat_counts(1, head) == (1, 0)
     seat = runs.seat_at(1, Role.TRAINER, 0, 0, head)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from earnest.client.account.transactions import NotDueError, contest_steps
+from earnest.client.account.transactions import NotDueError, contest_calls
 from earnest.client.chain.contracts import PenaltyStatus
 from earnest.client.node.settler import Settler
 from earnest.client.run.record import RunRecord
@@ -100,12 +100,17 @@ def test_the_first_go_is_left_to_others_but_never_the_whole_window(tmp_path: Pat
         rounds.settle = original  # type: ignore[method-assign]
         settle = schedule.settle(0)
         assert rounds.due(patience=0)
-        assert not [duty for duty in rounds.due(patience=300) if duty.intent.startswith("settle")]
+        assert not [due_call for due_call in rounds.due(patience=300) if due_call.intent.startswith("settle")]
         world.devnet.travel(settle.start + 300)
         assert rounds.due(patience=300)
-        assert not [duty for duty in rounds.due(patience=10**9) if duty.intent.startswith("settle")]
+        assert not [
+            due_call for due_call in rounds.due(patience=10**9) if due_call.intent.startswith("settle")
+        ]
         world.devnet.travel(settle.start + (settle.end - settle.start) // 2)
-        assert {duty.intent for duty in rounds.due(patience=10**9)} >= {"settle/0/0", "charge/0/trainer"}
+        assert {due_call.intent for due_call in rounds.due(patience=10**9)} >= {
+            "settle/0/0",
+            "charge/0/trainer",
+        }
         world.devnet.travel(settle.end - 1)
         assert rounds.due()
         world.devnet.travel(settle.end)
@@ -140,11 +145,11 @@ def test_a_penalty_is_locked_and_settled_however_late_somebody_comes(tmp_path: P
         world.devnet.travel(world.schedule.contest(0).end + 30 * 86_400)
         (penalty,) = world.deployment.read_run(world.run).penalties
         with pytest.raises(NotDueError, match="window is over"):
-            contest_steps(world.contracts, penalty, world.address(T1), world.chain.head())
+            contest_calls(world.contracts, penalty, world.address(T1), world.chain.head())
         with pytest.raises(NotDueError, match="there is no penalty"):
-            contest_steps(world.contracts, bytes(32), world.address(T1), world.chain.head())
-        (duty,) = rounds.due()
-        assert duty.intent.startswith("settle-penalty/") and duty.deadline > world.devnet.now()
+            contest_calls(world.contracts, bytes(32), world.address(T1), world.chain.head())
+        (due_call,) = rounds.due()
+        assert due_call.intent.startswith("settle-penalty/") and due_call.deadline > world.devnet.now()
         rounds.settle(0)
         assert (world.bond(T1), world.locked(T1)) == (TRAINER_BOND * 99 // 100, 0)
         assert rounds.due() == []
@@ -156,16 +161,16 @@ def test_votes_release_what_was_contested(tmp_path: Path) -> None:
         rounds.play(0, EVERYBODY, all_say(accusing(1, Verdict.COPIED)))
         (penalty,) = world.deployment.read_run(world.run).penalties
         with pytest.raises(NotDueError, match="not on"):
-            contest_steps(world.contracts, penalty, world.address(T0), world.chain.head())
-        (step,) = contest_steps(world.contracts, penalty, world.address(T1), world.chain.head())
+            contest_calls(world.contracts, penalty, world.address(T0), world.chain.head())
+        (step,) = contest_calls(world.contracts, penalty, world.address(T1), world.chain.head())
         world.send(T1, step.call)
         with pytest.raises(NotDueError, match="contested already"):
-            contest_steps(world.contracts, penalty, world.address(T1), world.chain.head())
+            contest_calls(world.contracts, penalty, world.address(T1), world.chain.head())
         assert world.locked(T1) == TRAINER_BOND * 5 // 100 + TRAINER_BOND // 100
         for name in (V0, V1):
             world.send(name, settlement.vote(penalty, False))
         world.devnet.travel(world.schedule.contest(0).end)
-        assert [duty.intent for duty in rounds.due()] == [f"settle-penalty/{penalty.hex()}"]
+        assert [due_call.intent for due_call in rounds.due()] == [f"settle-penalty/{penalty.hex()}"]
         rounds.settle(0)
         assert settlement.penalty(penalty, at=world.chain.head()).status is PenaltyStatus.RELEASED
         assert (world.bond(T1), world.locked(T1)) == (TRAINER_BOND, 0)

@@ -53,8 +53,8 @@ class Joiner:
         self.follower.advance(world.chain.head())
 
     def roots(self) -> list[bytes]:
-        standings = [self.follower.standing_after(round) for round in range(-1, ROUNDS)]
-        return [standing.root for standing in standings if standing is not None]
+        states = [self.follower.state_after(round) for round in range(-1, ROUNDS)]
+        return [rooted.root for rooted in states if rooted is not None]
 
 
 def true_roots(world: World) -> list[bytes]:
@@ -142,7 +142,7 @@ def test_after_a_restart_it_goes_on_from_its_own_last_state(
     again = Joiner(world, tmp_path)
     for record in again.follower.record.seats[Role.VALIDATOR].values():
         record.uris.set(0, "http://127.0.0.1:9")  # nobody is there
-    assert again.follower.standing_after(ROUNDS - 1).root == roots[-1]  # type: ignore[union-attr]
+    assert again.follower.state_after(ROUNDS - 1).root == roots[-1]  # type: ignore[union-attr]
     again.journal.close()
 
 
@@ -165,7 +165,7 @@ def test_nothing_is_known_of_a_round_before_its_time(tmp_path: Path) -> None:
         world.devnet.travel(world.schedule.opens(0))
         follower.advance(world.chain.head())
         assert follower.samples(0) is not None
-        assert follower.standing_after(0) is None
+        assert follower.state_after(0) is None
         assert follower.samples(1) is None
 
 
@@ -179,7 +179,7 @@ def test_a_round_without_a_seed_assigns_the_next_by_the_fallback(tmp_path: Path)
         pool.assign(fallback_seed(world.run, 0), [0])
         expected = pool.assign(fallback_seed(world.run, 1), [0])
         assert follower.samples(1) == expected
-        assert follower.standing_after(0) == follower.standing_after(-1)
+        assert follower.state_after(0) == follower.state_after(-1)
 
 
 def test_a_fork_is_followed_and_what_was_derived_from_lost_blocks_is_dropped(tmp_path: Path) -> None:
@@ -229,5 +229,5 @@ def test_overlapping_rounds_train_while_the_round_before_is_scored(tmp_path: Pat
             assert {manifest.base_state for manifest in seen.manifests.values()} == {base}
         assert schedule.base_round(3) == 1
         assert all(world.idle(name) > 0 for name in world.seated)
-        roots = {node.follower.standing_after(3).root for node in world.nodes.values()}  # type: ignore[union-attr]
+        roots = {node.follower.state_after(3).root for node in world.nodes.values()}  # type: ignore[union-attr]
         assert roots == {world.contracts.settlement.final_state(world.run, at=world.chain.head())}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earnest.client.account.transactions import bond_steps
+from earnest.client.account.transactions import bond_calls
 from earnest.client.chain.scanner import Event
 from earnest.client.run.record import RunRecord
 from earnest.protocol.report import words_hash
@@ -41,8 +41,8 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rounds]:
         world.take_seat("trainer-9", bond=2 * TRAINER_BOND, take=1)
         played.play(1, both, {v0: words(40_000, 7), v2: [BASE, NEWEST, EVIDENCE]}, hiding=("trainer-1",))
         world.send("sponsor", world.contracts.token.mint(world.address(v0), 5_000 * COIN))
-        world.party(v0).do(
-            bond_steps(world.contracts, world.run, world.address(v0), 5_000 * COIN, world.chain.head()),
+        world.account(v0).do(
+            bond_calls(world.contracts, world.run, world.address(v0), 5_000 * COIN, world.chain.head()),
             "more",
         )
         both = {"trainer-0": 0, "trainer-9": 1}

@@ -23,8 +23,8 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import EnclaveKey as LiveKey
 from earnest.client.run.record import RunRecord
 from earnest.client.storage.journal import Journal
-from earnest.client.trainer.attested_rounds import AttestedRounds, Keeper
-from earnest.client.trainer.enclave_keys import KeyKeeper
+from earnest.client.trainer.attested_rounds import AttestedRounds
+from earnest.client.trainer.enclave_keys import EnclaveKeys
 from earnest.client.trainer.node import TrainerNode
 from earnest.protocol.attestation import Registration, platform_hash
 from earnest.protocol.run import Role
@@ -60,16 +60,16 @@ def draws(label: str) -> Callable[[int], bytes]:
     return lambda size: sha256(f"{label}/{next(count)}".encode()).digest()[:size]
 
 
-def keeper(world: World, name: str, attester: Attester, **options: Any) -> KeyKeeper:
-    party, policy = world.party(name), world.setup.policy
+def keeper(world: World, name: str, attester: Attester, **options: Any) -> EnclaveKeys:
+    account, policy = world.account(name), world.setup.policy
     assert policy is not None
-    label = f"{name}/{len(list(party.folder.rglob('*')))}"
-    return KeyKeeper.of(party, world.run, attester, policy, draws(label), **options)
+    label = f"{name}/{len(list(account.folder.rglob('*')))}"
+    return EnclaveKeys.of(account, world.run, attester, policy, draws(label), **options)
 
 
-def at_work(world: World, name: str, keeper: Keeper) -> TrainerNode:
+def at_work(world: World, name: str, keeper: EnclaveKeys) -> TrainerNode:
     """The account's node, attesting with this keeper."""
-    attesting = AttestedRounds(keeper, world.run, world.party(name).journal, world.chain.head)
+    attesting = AttestedRounds(keeper, world.run, world.account(name).journal, world.chain.head)
     node = world.node(name, attested_rounds=attesting)
     assert isinstance(node, TrainerNode)
     return node
@@ -92,14 +92,14 @@ def reasons(world: World, name: str, round: int) -> dict[int, str]:
     position = node.seat_in(round)
     report = None if position is None else node.record.reports(round)[position]
     assert report is not None
-    measurements = json.loads(world.party(name).public.get(report.measurements, 1 << 24))
+    measurements = json.loads(world.account(name).public.get(report.measurements, 1 << 24))
     return {one["seat"]: one["reason"] for one in measurements["seats"] if "reason" in one}
 
 
 class Forger:
     """Signs with a key that no quote names."""
 
-    def __init__(self, inner: KeyKeeper) -> None:
+    def __init__(self, inner: EnclaveKeys) -> None:
         self.live, self.due, self.renew = inner.live, inner.due, inner.renew
         self._place, self._own = inner.place, EnclaveKey(b"\1" * 32)
 
@@ -130,7 +130,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
 def play(world: World) -> Played:
     keepers = {name: keeper(world, name, machine(number)) for number, name in enumerate(TRAINERS)}
     keepers[SILENT] = keeper(world, SILENT, Silent())
-    told: dict[str, Keeper] = {**keepers, FORGER: Forger(keepers[FORGER])}
+    told: dict[str, EnclaveKeys] = {**keepers, FORGER: Forger(keepers[FORGER])}
     nodes = {name: at_work(world, name, told[name]) for name in (KILLED, RENEWED, FORGER, SILENT)}
     world.node(BARE)
     keys: dict[str, list[str | None]] = {RENEWED: [], LATE: []}
@@ -160,11 +160,11 @@ def play(world: World) -> Played:
 
 def kill(world: World) -> None:
     """Ends the process between commit and reveal; the enclave's key is lost, too."""
-    assert world.party(KILLED).journal.commitment(world.run, 0, Role.TRAINER) is not None
-    for path in (world.party(KILLED).folder / "enclave").iterdir():
+    assert world.account(KILLED).journal.commitment(world.run, 0, Role.TRAINER) is not None
+    for path in (world.account(KILLED).folder / "enclave").iterdir():
         path.unlink()
     world.open(KILLED)
-    world.served.add(KILLED, world.party(KILLED).serve())
+    world.served.add(KILLED, world.account(KILLED).serve())
 
 
 def test_nobody_trains_for_nothing_once_its_key_is_denied(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from earnest.base.errors import Reverted
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.trainer.enclave_keys import (
     RETRY_S,
-    KeyKeeper,
+    EnclaveKeys,
     KeyScope,
     RegistrationError,
     prepare_registration,
@@ -86,9 +86,9 @@ def draws(seed: str) -> Callable[[int], bytes]:
 
 def keeper(
     world: World, name: str, deadly: Callable[[str, Any], Any] = lambda part, inner: inner, **changes: Any
-) -> KeyKeeper:
+) -> EnclaveKeys:
     """The account's keeper as a process that has just started has it."""
-    party = world.open(name)
+    account = world.open(name)
     parts: dict[str, Any] = {
         "place": KeyScope(
             world.chain.chain_id, world.contracts.registry.address, world.run, world.address(name)
@@ -97,13 +97,13 @@ def keeper(
         "runs": world.contracts.runs,
         "attester": machine(name),
         "policy": POLICY,
-        "folder": party.folder / "enclave",
-        "store": party.public,
-        "journal": party.journal,
-        "outbox": party.outbox,
-        "random": draws(f"{name}/{world.devnet.now()}/{len(list(party.folder.rglob('*')))}"),
+        "folder": account.folder / "enclave",
+        "store": account.public,
+        "journal": account.journal,
+        "outbox": account.outbox,
+        "random": draws(f"{name}/{world.devnet.now()}/{len(list(account.folder.rglob('*')))}"),
     }
-    return KeyKeeper(**{part: deadly(part, inner) for part, inner in {**parts, **changes}.items()})
+    return EnclaveKeys(**{part: deadly(part, inner) for part, inner in {**parts, **changes}.items()})
 
 
 def signer_of(signature: bytes, statement: bytes) -> str:
@@ -140,7 +140,9 @@ def test_what_is_published_is_what_every_validator_accepts(world: World, trainer
     receipt = enclave.renew(world.chain.head())
     assert receipt is not None
     event = registered(world, receipt)
-    evidence = EvidenceFile.read(world.party(trainer).public.get(event["evidence_root"], MAX_EVIDENCE_BYTES))
+    evidence = EvidenceFile.read(
+        world.account(trainer).public.get(event["evidence_root"], MAX_EVIDENCE_BYTES)
+    )
     found = verify_registration(
         evidence,
         RegistrationFacts(
@@ -205,15 +207,18 @@ class Deadly:
 def test_a_trainer_killed_anywhere_registers_one_key_once(
     where: str, after: bool, world: World, trainer: str
 ) -> None:
-    party = world.party(trainer)
+    account = world.account(trainer)
     part, method = where.split(".")
-    inner = {"journal": party.journal, "attester": HONEST, "store": party.public, "outbox": party.outbox}[
-        part
-    ]
+    inner = {
+        "journal": account.journal,
+        "attester": HONEST,
+        "store": account.public,
+        "outbox": account.outbox,
+    }[part]
     sent = world.transactions(trainer)
     world.close(trainer)
     killed = keeper(world, trainer)
-    reopened = world.party(trainer)
+    reopened = world.account(trainer)
     inner = {
         "journal": reopened.journal,
         "attester": HONEST,
@@ -238,7 +243,7 @@ def test_a_key_whose_file_is_lost_is_replaced(world: World, trainer: str) -> Non
     enclave = keeper(world, trainer)
     enclave.renew(world.chain.head())
     live = enclave.live(world.chain.head())
-    for path in (world.party(trainer).folder / "enclave").iterdir():
+    for path in (world.account(trainer).folder / "enclave").iterdir():
         path.unlink()
     enclave = keeper(world, trainer)
     assert enclave.due(world.chain.head())

@@ -21,7 +21,7 @@ from earnest.base.errors import (
     StorageError,
     WrongChain,
 )
-from earnest.client.account.transactions import operator_steps
+from earnest.client.account.transactions import operator_calls
 from earnest.client.node.node import Node, run_forever
 from earnest.client.trainer.node import TrainerNode
 from earnest.protocol.merkle import samples_root
@@ -45,7 +45,7 @@ def test_a_manifest_says_what_the_training_was_made_from(tmp_path: Path) -> None
         assert manifest.samples == samples_root(samples.assigned[0])
         assert manifest.base_state == world.params.initial_state
         assert (manifest.steps, manifest.tokens) == (2, 2 * 4 * 8)
-        assert manifest.size == len(world.party(T0).public.get(manifest.update, 1 << 24))
+        assert manifest.size == len(world.account(T0).public.get(manifest.update, 1 << 24))
 
 
 def test_who_loses_a_seat_finishes_the_round_and_who_took_it_begins_with_the_next(tmp_path: Path) -> None:
@@ -62,13 +62,13 @@ def test_who_loses_a_seat_finishes_the_round_and_who_took_it_begins_with_the_nex
         assert world.bond(T1) == TRAINER_BOND, "nothing of what it committed to stayed hidden"
         verdicts = [record.settled(round).verdicts[1] for round in range(3)]
         assert verdicts == [Verdict.ACCEPTED] * 3, "both served their payloads from their own addresses"
-        assert world.parties[T9].journal.commitment(world.run, 1, Role.TRAINER) is None
+        assert world.accounts[T9].journal.commitment(world.run, 1, Role.TRAINER) is None
 
 
 def test_an_operator_works_with_its_own_key_for_the_owners_seat(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         owner, operator = world.address(T0), world.address("stranger")
-        (step,) = operator_steps(world.contracts, world.run, owner, operator, world.chain.head())
+        (step,) = operator_calls(world.contracts, world.run, owner, operator, world.chain.head())
         world.send(T0, step.call)
         sent = world.transactions(T0)
         world.open(T0, signer=world.signers["stranger"])
@@ -110,15 +110,15 @@ def test_fewer_steps_follow_what_the_codec_keeps_and_the_manifest_says_so(tmp_pa
         world.play(until=world.schedule.opens(1))
         node, record = world.nodes[T0], world.nodes[V0].record
         assert isinstance(node, TrainerNode)
-        kept = node._memories.start(1)
+        kept = node._trainer_states.start(1)
         kept.codec["history"] = torch.tensor([16.0, 8.0])  # the update's spectrum has become half as wide
-        node._memories.end(0, kept.to_bytes())
+        node._trainer_states.end(0, kept.to_bytes())
         world.play()
         taken = []
         for round in range(2):
             manifest, samples = record.round(round).manifests[0], node.follower.samples(round)
             assert samples is not None
-            steps = inner_steps(recipe, node._memories.start(round).codec)
+            steps = inner_steps(recipe, node._trainer_states.start(round).codec)
             assert (manifest.steps, manifest.tokens) == (steps, steps * 4 * 8)
             assert manifest.samples == samples_root(samples.assigned[0][: steps * 4])
             assert record.settled(round).verdicts == (Verdict.ACCEPTED,)
@@ -169,13 +169,13 @@ def test_a_missed_round_does_not_cost_the_optimizer_its_state(tmp_path: Path) ->
         world.play()
         node = world.nodes[T0]
         assert isinstance(node, TrainerNode)
-        after = node._memories.start(1).to_bytes()
+        after = node._trainer_states.start(1).to_bytes()
         assert after != TrainerState().to_bytes()
-        assert node._memories.start(5).to_bytes() == after
-        assert node._memories.start(0).to_bytes() == TrainerState().to_bytes()
+        assert node._trainer_states.start(5).to_bytes() == after
+        assert node._trainer_states.start(0).to_bytes() == TrainerState().to_bytes()
         for path in (tmp_path / T0 / "private").iterdir():
             path.write_bytes(b"damaged")
-        assert node._memories.start(1).to_bytes() == TrainerState().to_bytes()
+        assert node._trainer_states.start(1).to_bytes() == TrainerState().to_bytes()
 
 
 def test_an_exit_stops_the_commits_and_keeps_the_bond_whole(tmp_path: Path) -> None:

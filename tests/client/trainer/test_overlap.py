@@ -77,7 +77,7 @@ def test_a_run_with_overlap_plays_to_its_end_and_everybody_holds_the_same_states
         assert not record.settled(round).void
         base = states[schedule.base_round(round) + 1]
         assert {manifest.base_state for manifest in seen.manifests.values()} == {base}
-    roots = {node.follower.standing_after(2).root for node in played.nodes.values()}  # type: ignore[union-attr]
+    roots = {node.follower.state_after(2).root for node in played.nodes.values()}  # type: ignore[union-attr]
     assert roots == {played.contracts.settlement.final_state(played.run, at=played.chain.head())}
     _check_update(played, 2)
 
@@ -91,7 +91,7 @@ def _check_update(world: World, round: int) -> None:
     assert base is not None and samples is not None
     start = local_start(recipe, base.state, follower.update(round - 1, 1))
     assert (start is base.state) is (recipe.overlap == "delayed")
-    memory = node._memories.start(round)
+    memory = node._trainer_states.start(round)
     task = world.files[T1].task
     local = train_round(task, recipe, start, samples.assigned[1], round, 3, memory)
     encoded = follower.codec.encode(local.pseudo_gradient, memory.codec)
@@ -171,10 +171,10 @@ def test_a_node_that_is_stopped_in_the_middle_goes_on_from_there(tmp_path: Path)
         again, resumed = gated(world, first=9)
         again.step()
         assert resumed.calls == 1, "the other step was taken before"
-        standing, samples = again.follower.base(0), again.follower.samples(0)
-        assert standing is not None and samples is not None
+        rooted, samples = again.follower.base(0), again.follower.samples(0)
+        assert rooted is not None and samples is not None
         local = train_round(
-            Shakespeare(**OPTIONS), EAGER, standing.state, samples.assigned[0], 0, 1, TrainerState()
+            Shakespeare(**OPTIONS), EAGER, rooted.state, samples.assigned[0], 0, 1, TrainerState()
         )
         saved = again.parts.journal.commitment(world.run, 0, Role.TRAINER)
         assert saved is not None and saved.manifest is not None
@@ -204,8 +204,10 @@ def test_a_void_round_leaves_nothing_that_error_feedback_would_owe(tmp_path: Pat
         assert isinstance(node, TrainerNode)
         node.observe()
         assert node.record.settled(0).void
-        assert not [name for name in node._memories.start(1).codec if name.startswith("residual/")]
-        assert node._memories.start(1).inner.keys() == node._memories._read(0, "memory").inner.keys()  # type: ignore[union-attr]
+        assert not [name for name in node._trainer_states.start(1).codec if name.startswith("residual/")]
+        assert (
+            node._trainer_states.start(1).inner.keys() == node._trainer_states._read(0, "memory").inner.keys()
+        )  # type: ignore[union-attr]
         world.nodes[V0] = silent
         world.play()
         assert node.parts.journal.commitment(world.run, 1, Role.TRAINER) is not None

@@ -50,7 +50,7 @@ def test_a_node_and_its_run_agree_on_whose_data_it_is(
 ) -> None:
     recipe = tiny_recipe(data=data)
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1, recipe=recipe, idle=(T0,)) as world:
-        parts, files = world.party(T0).follow(world.run, lambda: bytes(32))
+        parts, files = world.account(T0).follow(world.run, lambda: bytes(32))
         with pytest.raises(PrivateDataMissing, match=f"data = '{data}'") as error:
             TrainerNode(parts, files.task, private=private)
         assert isinstance(error.value, EarnestError)

@@ -97,7 +97,7 @@ def begin(world: World) -> TrainerNode:
     """The trainer's node after a start or a restart; settling is left to the validator."""
     world.served.add(T0, world.open(T0).serve())
     node = at_work(world, T0, keeper(world, T0, machine(0)))
-    node._settler.duties = lambda head: iter(())
+    node._settler.due_calls = lambda head: iter(())
     return node
 
 
@@ -120,7 +120,7 @@ def play(world: World, again: Callable[[], Any], fuse: Fuse | None = None) -> di
     record = world.nodes[V0].record
     assert world.transactions(T0) - began == 5, "a key, two commitments, two reveals"
     assert world.bond(T0) == TRAINER_BOND
-    assert world.party(T0).journal.open_intents() == []
+    assert world.account(T0).journal.open_intents() == []
     late = 1 if fuse and fuse.trouble is no_space else 0  # no room for a key before the first round
     assert all(record.round(round).attested.keys() == {0} for round in range(late, 2))
     return {round: record.round(round).manifests[0] for round in range(2)}
@@ -234,7 +234,7 @@ def test_a_slow_machine_does_not_register_a_key_while_a_reveal_would_have_to_wai
 
 def test_what_killed_nodes_left_half_written_does_not_fill_the_disk(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
-        kept = world.party(T0).private.put(b"an update")
+        kept = world.account(T0).private.put(b"an update")
         world.close(T0)
         folders = [world.folder / T0 / name for name in ("public", "private", "enclave")]
         for folder in folders:
@@ -242,4 +242,4 @@ def test_what_killed_nodes_left_half_written_does_not_fill_the_disk(tmp_path: Pa
             (folder / ".unfinished-x7").write_bytes(b"half of a model, or of a key")
         world.open(T0)
         assert [list(folder.glob(".*")) for folder in folders] == [[], [], []]
-        assert world.party(T0).private.has(kept)
+        assert world.account(T0).private.has(kept)
