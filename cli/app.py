@@ -46,7 +46,7 @@ GROUPS = (
     ("seat", "seat:app", SPONSOR, "Show a seat, change its operator or its address.", "seat show 1"),
     (
         "attest",
-        "attest.evidence:app",
+        "attest.app:app",
         SPONSOR,
         "Attested runs: check and make quotes and policies; register, show, deny and end keys.",
         "attest verify quote.bin --collateral collateral.json --at 1767225600",

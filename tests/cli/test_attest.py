@@ -206,6 +206,75 @@ def test_an_event_log_must_replay(simulated: Path, cli: Run) -> None:
     assert not result.document["policy_accepted"]
 
 
+# Reports of other vendors
+
+
+def recorded(folder: Path, name: str, *more: str) -> str:
+    """A file of its own with the content of recorded files."""
+    content = b"".join((DATA / part).read_bytes() for part in (name, *more))
+    if name.startswith("aws"):  # length, shifted by two, before the document
+        content = content[4 : 4 + (int.from_bytes(content[2:4], "little") >> 2)]
+    path = folder / name.replace("/", "-")
+    path.write_bytes(content)
+    return str(path)
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+@pytest.mark.parametrize(
+    ("name", "collateral", "at", "format", "code"),
+    [
+        (
+            "amd/report_milan.bin",
+            ("amd/report_milan_vcek.pem", "roots/amd_ask_ark_milan.pem"),
+            1_785_000_000,
+            "snp",
+            0,
+        ),
+        ("aws/nitro_attestation.bin", (), 1_766_668_537, "nitro", 0),
+        ("aws/nitro_attestation_debug.bin", (), 1_766_650_846, "nitro", 1),
+        ("nvidia/hopper_evidence.json", (), 1_785_000_000, "gpu", 0),
+        ("nvidia/nras_detached_eat_hopper.json", (), 1_749_602_000, "nras", 1),
+    ],
+)
+def test_a_report_of_another_vendor_is_verified_and_said_to_fit_no_policy(
+    name: str, collateral: tuple[str, ...], at: int, format: str, code: int, tmp_path: Path, cli: Run
+) -> None:
+    command = ["attest", "verify", recorded(tmp_path, name), "--at", str(at)]
+    if format == "nras":  # the service's keys were not recorded: its signatures cannot be checked
+        (tmp_path / "keys").write_bytes(b'{"keys": []}')
+        command += ["--collateral", str(tmp_path / "keys")]
+    elif collateral:
+        command += ["--collateral", recorded(tmp_path, *collateral)]
+
+    result = cli(*command, "--json")
+
+    assert result.code == code, result
+    assert (result.document["format"], result.document["policy_accepted"]) == (format, False)
+    assert result.document["accepted"] is (code == 0)
+    assert "No policy accepts it" in cli(*command).out
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "cause"),
+    [
+        ("amd/report_milan.bin", (), "cannot be verified alone"),
+        ("aws/nitro_attestation.bin", ("--collateral", "{file}"), "needs no collateral"),
+        ("aws/nitro_attestation.bin", ("--policy", "{file}"), "no policy judges"),
+        ("nvidia/hopper_evidence.json", ("--event-log", "{file}"), "no policy judges"),
+        ("amd/report_milan.bin", ("--collateral", "{file}", "--root", "{file}"), "fixed roots"),
+        ("quotes/tdx4-90c06f-dstack.bin", (), "cannot be verified alone"),
+    ],
+)
+def test_a_flag_that_the_format_has_no_use_for_is_refused(
+    name: str, more: tuple[str, ...], cause: str, tmp_path: Path, cli: Run
+) -> None:
+    file = recorded(tmp_path, name)
+    result = cli("attest", "verify", file, "--at", "1", *(flag.format(file=file) for flag in more), "--json")
+
+    assert (result.code, result.error["code"]) == (2, "usage")
+    assert cause in result.error["cause"]
+
+
 # Policy
 
 

@@ -1,1 +1,1 @@
-"""`earnest attest`: quotes and policies; keys; what a guardian may do."""
+"""`earnest attest`: quotes, policies, keys, and the guardian of a policy."""
