@@ -1,4 +1,4 @@
-"""Deployment: plan, run and verify it; the known networks; the embedded chain in `devnet`."""
+"""Deployment of the contracts (plan, run, verify), the known networks, and the embedded chain (`devnet`)."""
 
 if __name__ != "earnest.deploy":  # one import path: docs/decisions/import-path.md
     raise ImportError("deploy is imported as earnest.deploy")

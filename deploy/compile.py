@@ -1,7 +1,7 @@
-"""Compiles the contracts into `contracts/artifacts/`, the same bytes on every machine.
+"""Compiles the contracts into `contracts/artifacts/`, with the same bytes on every machine.
 
 python -m earnest.deploy.compile            write the artifacts
-python -m earnest.deploy.compile --check    fail unless they are what the sources give, and all fit on a chain
+python -m earnest.deploy.compile --check    fail if they differ from the sources, or are too large for a chain
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ FORMATS = ["abi", "bytecode", "bytecode_runtime", "layout", "integrity", "settin
 
 
 def sources(contracts: Path) -> Iterator[Path]:
-    """Every deployable, relative to `contracts`: PascalCase files, and the token for local chains."""
+    """Yields the deployable contracts, relative to `contracts`: PascalCase files, and the token for local chains."""
     yield from sorted(p.relative_to(contracts) for p in contracts.glob("[A-Z]*.vy"))
     yield from sorted(p.relative_to(contracts) for p in contracts.glob("testing/PlainToken.vy"))
 
 
 def compile_contract(contracts: Path, source: Path) -> dict[str, Any]:
-    """Compiles one file with the settings its pragmas give. Raises vyper's VyperException."""
+    """Compiles one file with the settings of its pragmas. Raises vyper's VyperException."""
     bundle = FilesystemInputBundle([contracts])
     file = bundle.load_file(source)
     out = compile_from_file_input(file, input_bundle=bundle, output_formats=FORMATS)  # pyright: ignore
@@ -48,8 +48,13 @@ def compile_contract(contracts: Path, source: Path) -> dict[str, Any]:
     }
 
 
+def compile_all(contracts: Path) -> dict[str, dict[str, Any]]:
+    """Compiles every deployable contract. Returns the artifacts by name. Raises vyper's VyperException."""
+    return {source.stem: compile_contract(contracts, source) for source in sources(contracts)}
+
+
 def runtime_size(artifact: dict[str, Any]) -> int:
-    """Bytes that end up on the chain: the runtime code and the immutables behind it."""
+    """Returns the size in bytes on the chain: the runtime code and the immutables behind it."""
     return len(artifact["runtime"]) // 2 - 1 + _immutables_size(artifact["layout"].get("code_layout", {}))
 
 
@@ -60,12 +65,12 @@ def _immutables_size(layout: dict[str, Any]) -> int:
 
 
 def encode(artifact: dict[str, Any]) -> str:
-    """The artifact as the text of its file."""
+    """Returns the text of the artifact's file."""
     return json.dumps(artifact, indent=1) + "\n"
 
 
 def write(artifacts: dict[str, dict[str, Any]], folder: Path) -> None:
-    """Makes `folder` hold exactly these artifacts."""
+    """Writes these artifacts into `folder` and deletes all others there."""
     folder.mkdir(exist_ok=True)
     for name in _names(folder) - set(artifacts):
         (folder / f"{name}.json").unlink()
@@ -74,15 +79,17 @@ def write(artifacts: dict[str, dict[str, Any]], folder: Path) -> None:
 
 
 def problems(artifacts: dict[str, dict[str, Any]], folder: Path) -> list[str]:
-    """Why the files in `folder` are not what was compiled, one line each; empty if all is well."""
-    found = [f"{name}: stale, no such contract" for name in _names(folder) - set(artifacts)]
+    """Lists the differences between `folder` and what was compiled, and contracts over the size limit."""
+    lines = [f"{name}: no such contract; delete its artifact" for name in _names(folder) - set(artifacts)]
     for name, artifact in artifacts.items():
         path = folder / f"{name}.json"
         if not path.exists() or path.read_text() != encode(artifact):
-            found.append(f"{name}: not what the source compiles to; run python -m earnest.deploy.compile")
+            lines.append(
+                f"{name}: differs from what the source compiles to; run python -m earnest.deploy.compile"
+            )
         if (size := runtime_size(artifact)) >= RUNTIME_LIMIT:
-            found.append(f"{name}: {size} bytes on chain, the limit is {RUNTIME_LIMIT}")
-    return found
+            lines.append(f"{name}: {size} bytes on chain, the limit is {RUNTIME_LIMIT}; make it smaller")
+    return lines
 
 
 def _names(folder: Path) -> set[str]:
@@ -90,7 +97,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes or checks the artifacts; prints the sizes, returns the exit code."""
+    """Writes or checks the artifacts and prints their sizes. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="earnest.deploy.compile", description="Compile the contracts.")
     parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
     check = parser.parse_args(arguments).check
@@ -99,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     contracts = Path(earnest.contracts.__path__[0]).resolve()
     try:
-        artifacts = {source.stem: compile_contract(contracts, source) for source in sources(contracts)}
+        artifacts = compile_all(contracts)
     except VyperException as error:
         print(error, file=sys.stderr)
         return 1
@@ -108,10 +115,10 @@ def main(arguments: Sequence[str]) -> int:
         write(artifacts, folder)
     for name, artifact in artifacts.items():
         print(f"{name:16} {runtime_size(artifact):6} of {RUNTIME_LIMIT} bytes")
-    found = problems(artifacts, folder)
-    for line in found:
+    lines = problems(artifacts, folder)
+    for line in lines:
         print(line, file=sys.stderr)
-    return 1 if found else 0
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The record of a deployment: one JSON file per network, checked in, whose history only grows.
+"""The manifest: the record of a network's deployments, one JSON file per network, kept in version control.
 
-It is written before the first transaction and after every step, so that it is also what an interrupted deployment
-goes on from, and everything `verify` needs to know of it.
+It is written before the first transaction and after every contract. An interrupted deployment continues from it, and
+`verify` needs nothing else. Its history only grows.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from pathlib import Path
 import msgspec
 
 from earnest.base.errors import EarnestError
-from earnest.deploy.plan import DeploymentStep, Plan, make_plan
+from earnest.base.strict_json import JsonError, read_json
+from earnest.deploy.plan import DeploymentPlan, PlannedContract, make_plan
 
 SCHEMA = 1
 
 
 class ManifestError(EarnestError):
-    """A manifest that is missing, broken, or of another deployment."""
+    """A manifest is missing, broken, or of another deployment."""
 
 
-class Deployed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One contract. `tx`, `block` and `runtime_hash` are None until it is on the chain."""
+class ContractRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One contract in a manifest. `tx`, `block` and `runtime_hash` are None until the contract is on the chain."""
 
     address: str
     tx: str | None = None
@@ -32,19 +33,19 @@ class Deployed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     salt: str | None = None  # reserved for CREATE2
     args: dict[str, str]
     args_abi: str
-    integrity: str  # Vyper's hash over sources and settings
+    integrity: str  # Vyper's hash of sources and settings
     initcode_hash: str
     runtime_hash: str | None = None  # of the code on chain, immutables included
     verified: list[str] = []  # explorers that show its source
 
 
-class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One set of contracts that belong together."""
+class DeploymentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One set of contracts that were deployed together."""
 
     git: str
     compiler: str
     evm: str
-    contracts: dict[str, Deployed]
+    contracts: dict[str, ContractRecord]
 
     @property
     def complete(self) -> bool:
@@ -52,40 +53,46 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A network's current deployment and, newest first, those before it."""
+    """A network's current deployment and the earlier ones, newest first."""
 
     schema: int = SCHEMA
     network: str
     chain_id: int
-    current: Deployment
-    history: list[Deployment] = []
+    current: DeploymentRecord
+    history: list[DeploymentRecord] = []
 
     def address(self, name: str) -> str:
-        """Where a contract is; `Token` gives the vault's token. Raises ManifestError if it isn't there."""
+        """Returns a contract's address; for `Token`, the vault's token. Raises ManifestError for an unknown name."""
         contracts = self.current.contracts
         if name == "Token":
             return contracts["StakeVault"].args["token"]
         if name not in contracts:
-            raise ManifestError(f"no {name} on {self.network}", f"it has {', '.join(contracts)}")
+            raise ManifestError(
+                f"there is no {name} on {self.network}", f"choose one of {', '.join(contracts)}"
+            )
         return contracts[name].address
 
     @property
     def first_block(self) -> int:
-        """The block in which the first contract appeared: where event scans begin."""
+        """Block that created the first contract. Event scans start there."""
         return min((c.block for c in self.current.contracts.values() if c.block is not None), default=0)
 
 
-def planned(plan: Plan, network: str, git: str, previous: Manifest | None = None) -> Manifest:
-    """The manifest of a plan of which nothing is on chain yet; the previous deployment becomes history."""
-    compiler = plan.steps[0].artifact.compiler
-    contracts = {step.name: _deployed(step, plan.deployer) for step in plan.steps}
-    current = Deployment(git=git, compiler=compiler["version"], evm=compiler["evm"], contracts=contracts)
+def manifest_of_plan(
+    plan: DeploymentPlan, network: str, git: str, previous: Manifest | None = None
+) -> Manifest:
+    """Returns the manifest of a plan before any transaction. The previous deployment becomes history."""
+    compiler = plan.contracts[0].artifact.compiler
+    contracts = {planned.name: _record(planned, plan.deployer) for planned in plan.contracts}
+    current = DeploymentRecord(
+        git=git, compiler=compiler["version"], evm=compiler["evm"], contracts=contracts
+    )
     history = [] if previous is None else [previous.current, *previous.history]
     return Manifest(network=network, chain_id=plan.chain_id, current=current, history=history)
 
 
-def plan_of(manifest: Manifest) -> Plan:
-    """The plan that the manifest's deployer, first nonce, token and sink give with the artifacts of today."""
+def plan_of_manifest(manifest: Manifest) -> DeploymentPlan:
+    """Recomputes the plan from the manifest's deployer, first nonce, token and sink, with the installed artifacts."""
     contracts = manifest.current.contracts
     first = min(contracts.values(), key=lambda contract: contract.nonce)
     vault = contracts["StakeVault"].args
@@ -93,8 +100,10 @@ def plan_of(manifest: Manifest) -> Plan:
     return make_plan(manifest.chain_id, first.deployer, first.nonce, token, vault["sink"])
 
 
-def recorded(manifest: Manifest, name: str, code_hash: str, tx: str | None, block: int | None) -> Manifest:
-    """The manifest once a contract is on the chain."""
+def with_code_on_chain(
+    manifest: Manifest, name: str, code_hash: str, tx: str | None, block: int | None
+) -> Manifest:
+    """Returns the manifest with one contract marked as created."""
     contracts = dict(manifest.current.contracts)
     contracts[name] = msgspec.structs.replace(contracts[name], runtime_hash=code_hash, tx=tx, block=block)
     return msgspec.structs.replace(
@@ -103,12 +112,14 @@ def recorded(manifest: Manifest, name: str, code_hash: str, tx: str | None, bloc
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Reads a manifest. Raises ManifestError if it is missing, not one, or of a newer schema."""
+    """Reads a manifest. Raises ManifestError for a file that is missing, malformed or of another schema."""
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.convert(read_json(path.read_bytes()), Manifest)
     except FileNotFoundError:
-        raise ManifestError(f"no manifest {path}", "deploy first, or give the right path") from None
-    except msgspec.MsgspecError as error:
+        raise ManifestError(
+            f"there is no manifest {path}", "deploy first: `earnest deploy run`, or give the right --manifest"
+        ) from None
+    except (JsonError, msgspec.MsgspecError) as error:
         raise ManifestError(f"{path} is not a manifest: {error}", "restore it from version control") from None
     if manifest.schema != SCHEMA:
         raise ManifestError(f"{path} has schema {manifest.schema}, not {SCHEMA}", "update earnest")
@@ -116,7 +127,7 @@ def load_manifest(path: Path) -> Manifest:
 
 
 def save_manifest(path: Path, manifest: Manifest) -> None:
-    """Writes it whole or not at all."""
+    """Writes the manifest atomically: the file is whole, or it is the old one."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     part = path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,13 +138,13 @@ def save_manifest(path: Path, manifest: Manifest) -> None:
     part.replace(path)
 
 
-def _deployed(step: DeploymentStep, deployer: str) -> Deployed:
-    return Deployed(
-        address=step.address,
+def _record(planned: PlannedContract, deployer: str) -> ContractRecord:
+    return ContractRecord(
+        address=planned.address,
         deployer=deployer,
-        nonce=step.nonce,
-        args=dict(step.args),
-        args_abi="0x" + step.args_abi.hex(),
-        integrity=step.artifact.integrity,
-        initcode_hash=step.initcode_hash,
+        nonce=planned.nonce,
+        args=dict(planned.args),
+        args_abi="0x" + planned.args_abi.hex(),
+        integrity=planned.artifact.integrity,
+        initcode_hash=planned.initcode_hash,
     )

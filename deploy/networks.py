@@ -1,4 +1,4 @@
-"""The networks that `networks.toml` describes, and where their endpoints are."""
+"""The networks of `networks.toml` and their endpoints. To add a network, add a table to that file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from earnest.base.errors import EarnestError
 
 
 class NetworkError(EarnestError):
-    """A network that is not in `networks.toml`, or that no endpoint was given for."""
+    """A network is not in `networks.toml`, or has no endpoint."""
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One chain. `local` chains carry no value: there we deploy a token of our own and mint it at will."""
+    """One chain. Coins and tokens of a `local` chain are worthless: the play token is deployed and minted there."""
 
     name: str
     chain_id: int
@@ -25,40 +25,42 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     local: bool = False
     url: str | None = None
     explorer: str | None = None
-    token: str | None = None  # address of the ERC-20 that the vault holds, where it is settled
+    token: str | None = None  # address of the ERC-20 that the vault holds, if fixed
 
     @property
     def variable(self) -> str:
-        """The environment variable that holds its endpoints, e.g. EARNEST_RPC_BASE_SEPOLIA."""
+        """Name of the environment variable with its endpoints, e.g. EARNEST_RPC_BASE_SEPOLIA."""
         return "EARNEST_RPC_" + self.name.upper().replace("-", "_")
 
     @property
     def finality_s(self) -> float:
-        """Seconds until a block is final, on average. `run create` asks for windows twice as long."""
+        """Seconds until a block is final, on average. Every window of a run must be at least twice as long."""
         return self.finality_blocks * self.block_time_s
 
     def urls(self, environment: Mapping[str, str]) -> list[str]:
-        """Its endpoints, in order of preference. Raises NetworkError if there is none."""
-        given = [url.strip() for url in environment.get(self.variable, "").split(",") if url.strip()]
-        if not given and self.url is None:
-            raise NetworkError(f"no endpoint for {self.name}", f"set {self.variable}=https://…")
-        return given or [self.url or ""]
+        """Returns its endpoints, in order of preference. Raises NetworkError if there is none."""
+        urls = [url.strip() for url in environment.get(self.variable, "").split(",") if url.strip()]
+        if not urls and self.url is None:
+            raise NetworkError(
+                f"no endpoint for {self.name}", f"set {self.variable}=https://…, or give --rpc"
+            )
+        return urls or [self.url or ""]
 
     def address_url(self, address: str) -> str | None:
-        """Where the network's explorer shows an address, None if it has no explorer."""
+        """Returns the explorer's page of an address, None if the network has no explorer."""
         return None if self.explorer is None else f"{self.explorer}/address/{address}"
 
 
 @cache
 def networks() -> Mapping[str, Network]:
-    """Every network by name, in the order of the file."""
+    """Returns every network by name, in the order of the file."""
     text = (files("earnest.deploy") / "networks.toml").read_text()
     tables = msgspec.toml.decode(text, type=dict[str, dict])
     return {name: msgspec.convert({"name": name, **table}, Network) for name, table in tables.items()}
 
 
 def network(name: str) -> Network:
-    """The network of this name. Raises NetworkError if there is none."""
+    """Returns the network of this name. Raises NetworkError if there is none."""
     try:
         return networks()[name]
     except KeyError:

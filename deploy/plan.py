@@ -1,8 +1,8 @@
-"""What a deployment will do, before it does anything: addresses, constructor arguments, code and gas.
+"""The plan of a deployment: addresses, constructor arguments, code and gas, computed before anything is sent.
 
-A plan is a pure function of the chain id, the deployer, its next nonce, the token and the sink. The contracts
-know each other by constructor arguments alone, so two addresses are predicted: Settlement is told where
-TrainingRuns will be, and TrainingRuns where the AttestationRegistry will be.
+A plan is a pure function of the chain id, the deployer, its next nonce, the token and the sink. The contracts know
+each other by constructor arguments only, so two addresses are predicted: Settlement takes the future address of
+TrainingRuns, and TrainingRuns that of the AttestationRegistry.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ SINK = "0x000000000000000000000000000000000000dEaD"
 TOKEN_NAME = "Earnest Play Token"  # noqa: S105
 TOKEN_SYMBOL = "PLAY"  # noqa: S105
 CONTRACTS = ("StakeVault", "RunTerms", "Settlement", "TrainingRuns", "AttestationRegistry")
-CONSTRUCTOR_GAS = 250_000  # what a constructor may spend beside storing its code
+CONSTRUCTOR_GAS = 250_000  # allowance for a constructor, without storing its code
 
 
 @dataclass(frozen=True)
-class DeploymentStep:
-    """One contract: a transaction from the deployer with this nonce creates it at this address."""
+class PlannedContract:
+    """One contract of a plan: the deployer's transaction with this nonce creates it at this address."""
 
     name: str
     address: str
     nonce: int
     args: Mapping[str, str]
     args_abi: bytes
-    immutables: Mapping[str, bytes]  # 32-byte words, by name, of those that follow from the plan
+    immutables: Mapping[str, bytes]  # by name: 32-byte words, for those that follow from the plan
     artifact: Artifact
 
     @property
     def initcode(self) -> bytes:
-        """The transaction's data."""
+        """Data of the transaction that creates the contract."""
         return self.artifact.bytecode + self.args_abi
 
     @property
@@ -48,27 +48,28 @@ class DeploymentStep:
 
     @property
     def gas(self) -> int:
-        """An upper bound of the gas, used as the transaction's limit (EIP-170, 2028, 3860, 7623)."""
+        """Upper bound of the gas, and the transaction's gas limit (EIP-170, 2028, 3860, 7623)."""
         tokens = sum(1 if byte == 0 else 4 for byte in self.initcode)
-        code = len(self.artifact.runtime) + sum(place.length for place in immutables(self.artifact.layout))
-        spent = 53_000 + 4 * tokens + 2 * (-(-len(self.initcode) // 32)) + 200 * code + CONSTRUCTOR_GAS
-        return max(spent, 21_000 + 10 * tokens)
+        code = len(self.artifact.runtime) + sum(slot.length for slot in immutable_slots(self.artifact.layout))
+        cost = 53_000 + 4 * tokens + 2 * (-(-len(self.initcode) // 32)) + 200 * code + CONSTRUCTOR_GAS
+        return max(cost, 21_000 + 10 * tokens)
 
     def matches(self, code: bytes) -> bool:
-        """Whether this is the step's contract: the artifact's runtime, then immutables as planned."""
-        places = immutables(self.artifact.layout)
-        runtime, tail = code[: len(self.artifact.runtime)], code[len(self.artifact.runtime) :]
-        known = [place for place in places if place.name in self.immutables]
+        """Returns True if `code` is the artifact's runtime code followed by the planned immutables."""
+        slots = immutable_slots(self.artifact.layout)
+        size = len(self.artifact.runtime)
+        runtime, tail = code[:size], code[size:]
+        known = [slot for slot in slots if slot.name in self.immutables]
         return (
             runtime == self.artifact.runtime
-            and len(tail) == sum(place.length for place in places)
-            and all(place.read(tail) == self.immutables[place.name] for place in known)
+            and len(tail) == sum(slot.length for slot in slots)
+            and all(slot.read(tail) == self.immutables[slot.name] for slot in known)
         )
 
 
 @dataclass(frozen=True)
-class Immutable:
-    """Where an immutable lies behind the runtime code, in bytes."""
+class ImmutableSlot:
+    """Position of an immutable behind the runtime code; offset and length in bytes."""
 
     name: str
     offset: int
@@ -79,31 +80,33 @@ class Immutable:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Steps in order; `first_nonce` is the deployer's nonce that the first one uses."""
+class DeploymentPlan:
+    """All contracts in order of creation; the first one uses the deployer's nonce `first_nonce`."""
 
     chain_id: int
     deployer: str
     first_nonce: int
     token: str
     sink: str
-    steps: tuple[DeploymentStep, ...]
+    contracts: tuple[PlannedContract, ...]
 
     @property
     def gas(self) -> int:
-        """What all steps may use together."""
-        return sum(step.gas for step in self.steps)
+        """Upper bound of the gas of all transactions together."""
+        return sum(contract.gas for contract in self.contracts)
 
     def address(self, name: str) -> str:
-        """Where a contract will be. Raises KeyError for one that the plan does not deploy."""
-        return {step.name: step.address for step in self.steps}[name]
+        """Returns a contract's future address. Raises KeyError for one that the plan does not deploy."""
+        return {contract.name: contract.address for contract in self.contracts}[name]
 
 
-def make_plan(chain_id: int, deployer: str, nonce: int, token: str | None = None, sink: str = SINK) -> Plan:
-    """Plans the contracts around `token`; without one, a token of our own is deployed first.
+def make_plan(
+    chain_id: int, deployer: str, nonce: int, token: str | None = None, sink: str = SINK
+) -> DeploymentPlan:
+    """Plans a deployment for `token`; without one, the play token is deployed first (local chains only).
 
-    `nonce` is the deployer's next. Callers leave `token` out on local chains only. Raises ValueError for an
-    address that is none, KeyError if a constructor asks for something that no plan knows.
+    `nonce` is the deployer's next. Raises ValueError for a malformed address, KeyError for a constructor parameter
+    that the plan does not know.
     """
     names = [*(["PlainToken"] if token is None else []), *CONTRACTS]
     addresses = {name: create_address(deployer, nonce + i) for i, name in enumerate(names)}
@@ -119,46 +122,47 @@ def make_plan(chain_id: int, deployer: str, nonce: int, token: str | None = None
         "name": TOKEN_NAME,
         "symbol": TOKEN_SYMBOL,
     }
-    steps = tuple(
-        _step(load_artifact(name), addresses[name], nonce + i, known) for i, name in enumerate(names)
+    contracts = tuple(
+        _planned(load_artifact(name), addresses[name], nonce + i, known) for i, name in enumerate(names)
     )
-    return Plan(chain_id, known["minter"], nonce, known["token"], known["sink"], steps)
+    return DeploymentPlan(chain_id, known["minter"], nonce, known["token"], known["sink"], contracts)
 
 
 def create_address(deployer: str, nonce: int) -> str:
-    """Where a transaction creates its contract: the last 20 bytes of keccak256(rlp([deployer, nonce]))."""
+    """Returns the address that CREATE gives: the last 20 bytes of keccak256(rlp([deployer, nonce]))."""
     return to_checksum_address(keccak(rlp.encode([to_canonical_address(deployer), nonce]))[12:])
 
 
-def immutables(layout: Mapping[str, Any]) -> list[Immutable]:
-    """The immutables of an artifact's layout, those of its modules included."""
-    return list(_places(layout.get("code_layout", {})))
+def immutable_slots(layout: Mapping[str, Any]) -> list[ImmutableSlot]:
+    """Lists the immutables of an artifact's layout, including those of its modules."""
+    return list(_slots(layout.get("code_layout", {})))
 
 
-def _places(entries: Mapping[str, Any]) -> list[Immutable]:
-    found: list[Immutable] = []
+def _slots(entries: Mapping[str, Any]) -> list[ImmutableSlot]:
+    slots: list[ImmutableSlot] = []
     for name, entry in entries.items():
         if isinstance(entry.get("offset"), int):
-            found.append(Immutable(name, entry["offset"], entry["length"]))
+            slots.append(ImmutableSlot(name, entry["offset"], entry["length"]))
         else:
-            found += _places(entry)
-    return found
+            slots += _slots(entry)
+    return slots
 
 
-def _step(artifact: Artifact, address: str, nonce: int, known: Mapping[str, str]) -> DeploymentStep:
-    """A constructor says by its parameters' names what it wants; a trailing underscore is Vyper's need."""
+def _planned(artifact: Artifact, address: str, nonce: int, known: Mapping[str, str]) -> PlannedContract:
+    """Fills the constructor's parameters by name, ignoring the trailing underscore that Vyper requires of some."""
     inputs = next((entry["inputs"] for entry in artifact.abi if entry["type"] == "constructor"), [])
-    args = {given["name"].rstrip("_"): known[given["name"].rstrip("_")] for given in inputs}
-    return DeploymentStep(
+    names = [parameter["name"].rstrip("_") for parameter in inputs]
+    args = {name: known[name] for name in names}
+    return PlannedContract(
         name=artifact.name,
         address=address,
         nonce=nonce,
         args=args,
-        args_abi=encode([given["type"] for given in inputs], list(args.values())),
+        args_abi=encode([parameter["type"] for parameter in inputs], list(args.values())),
         immutables={
-            place.name: to_canonical_address(known[place.name.lower()]).rjust(32, b"\0")
-            for place in immutables(artifact.layout)
-            if place.name.lower() in known
+            slot.name: to_canonical_address(known[slot.name.lower()]).rjust(32, b"\0")
+            for slot in immutable_slots(artifact.layout)
+            if slot.name.lower() in known
         },
         artifact=artifact,
     )

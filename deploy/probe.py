@@ -1,4 +1,4 @@
-"""What a chain can do that not every chain can: asked of it, by calls that change nothing."""
+"""Detects chain features that not every chain has, by calls that change nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.endpoints import Chain
 
 P256_PRECOMPILE = "0x0000000000000000000000000000000000000100"
-"""Where EIP-7951 (and RIP-7212 before it) put the check of P-256 signatures."""
+"""Address of the precompile that verifies P-256 signatures (EIP-7951, earlier RIP-7212)."""
 
 GOOD_SIGNATURE = (
-    bytes.fromhex(  # digest, r, s, x, y: of the tests that RIP-7212's first implementations share
+    bytes.fromhex(  # digest, r, s, x, y: a test vector shared by the first implementations of RIP-7212
         "4cee90eb86eaa050036147a12d49004b6b9c72bd725d39d4785011fe190f0b4d"
         "a73bd4903f0ce3b639bbbf6e8e80d16931ff4bcf5993d58468e8fb19086e8cac"
         "36dbcd03009df8c59286b162af3bd7fcc0450c9aa81be5d10d312af6c66b1d60"
@@ -23,9 +23,9 @@ ONE = (1).to_bytes(32)
 
 
 def has_p256(chain: Chain, at: BlockRef) -> bool:
-    """Whether enclave keys can be registered here: the precompile takes a good signature and refuses a bad one.
+    """Returns True if the precompile accepts a good signature and rejects a bad one; enclave keys need it.
 
-    Raises what the chain raises when it cannot be read.
+    Raises what the chain raises if it cannot be read.
     """
     return _answer(chain, GOOD_SIGNATURE, at) == ONE and _answer(chain, BAD_SIGNATURE, at) == b""
 
@@ -33,5 +33,5 @@ def has_p256(chain: Chain, at: BlockRef) -> bool:
 def _answer(chain: Chain, data: bytes, at: BlockRef) -> bytes | None:
     try:
         return chain.call(P256_PRECOMPILE, data, at)
-    except Reverted:  # somebody's contract
+    except Reverted:  # an ordinary contract at this address
         return None

@@ -1,7 +1,7 @@
-"""Checks a deployment from the outside: reads only, trusts neither the manifest nor whoever wrote it.
+"""Checks a deployment by reading the chain. It trusts neither the manifest nor its author, and sends nothing.
 
-Deployer, nonce, token and sink give the plan; the plan gives addresses, arguments and code, immutables included;
-and the chain has to agree with all of it.
+Deployer, nonce, token and sink determine the plan. The plan determines addresses, constructor arguments and code,
+immutables included. The chain must match all of it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from eth_hash.auto import keccak
 from earnest.base.errors import Reverted
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.endpoints import Chain, RpcErrorAnswer
-from earnest.deploy.manifest import Deployed, Manifest, plan_of
-from earnest.deploy.plan import DeploymentStep, Plan
+from earnest.deploy.manifest import ContractRecord, Manifest, plan_of_manifest
+from earnest.deploy.plan import DeploymentPlan, PlannedContract
 from earnest.protocol.constants import PROTOCOL_VERSION
 
 GETTERS = {
@@ -32,84 +32,93 @@ GETTERS = {
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One question asked of a contract, the answer that was expected, and the one that was found."""
+class ContractCheck:
+    """One property of a contract: its expected value and the actual one."""
 
     contract: str
-    question: str
+    name: str
     expected: str
-    found: str
+    actual: str
 
     @property
     def ok(self) -> bool:
-        return self.expected == self.found
+        return self.expected == self.actual
 
 
-def verify(manifest: Manifest, chain: Chain, at: BlockRef) -> list[Comparison]:
-    """Every check of every contract of the current deployment, read at one block. Never writes.
+def verify(manifest: Manifest, chain: Chain, at: BlockRef) -> list[ContractCheck]:
+    """Checks every contract of the current deployment at one block. Sends nothing.
 
-    Raises ManifestError or KeyError for a manifest that names no vault, and whatever the chain raises when it
-    cannot be read.
+    Raises ManifestError or KeyError for a manifest without a vault, and what the chain raises if it cannot be read.
     """
-    plan = plan_of(manifest)
+    plan = plan_of_manifest(manifest)
     return [
         check
-        for step in plan.steps
-        for check in _checks(step, plan, manifest.current.contracts.get(step.name), chain, at)
+        for planned in plan.contracts
+        for check in _checks(planned, plan, manifest.current.contracts.get(planned.name), chain, at)
     ]
 
 
 def _checks(
-    step: DeploymentStep, plan: Plan, recorded: Deployed | None, chain: Chain, at: BlockRef
-) -> Iterator[Comparison]:
+    planned: PlannedContract,
+    plan: DeploymentPlan,
+    recorded: ContractRecord | None,
+    chain: Chain,
+    at: BlockRef,
+) -> Iterator[ContractCheck]:
     if recorded is None:
-        yield Comparison(step.name, "recorded", "yes", "no")
+        yield ContractCheck(planned.name, "recorded", "yes", "no")
         return
-    yield from _record(step, recorded, plan)
-    code = chain.code(step.address, at)
-    yield Comparison(step.name, "code", "as compiled", _judge(step, code))
-    yield Comparison(step.name, "code hash", "0x" + keccak(code).hex(), str(recorded.runtime_hash))
+    yield from _record(planned, recorded, plan)
+    code = chain.code(planned.address, at)
+    yield ContractCheck(planned.name, "code", "as compiled", _judge(planned, code))
+    yield ContractCheck(planned.name, "code hash", "0x" + keccak(code).hex(), str(recorded.runtime_hash))
     if recorded.tx is not None:
         receipt = chain.receipt(recorded.tx)
-        yield Comparison(
-            step.name, "created by its transaction", step.address, str(receipt and receipt.contract)
+        yield ContractCheck(
+            planned.name, "created by its transaction", planned.address, str(receipt and receipt.contract)
         )
     if code:
-        yield from _wiring(step, chain, at)
+        yield from _wiring(planned, chain, at)
 
 
-def _record(step: DeploymentStep, recorded: Deployed, plan: Plan) -> Iterator[Comparison]:
-    """Whether the manifest says what the plan says."""
-    yield Comparison(step.name, "address", step.address, recorded.address)
-    yield Comparison(step.name, "deployer", plan.deployer, recorded.deployer)
-    yield Comparison(step.name, "arguments", str(dict(step.args)), str(recorded.args))
-    yield Comparison(step.name, "encoded arguments", "0x" + step.args_abi.hex(), recorded.args_abi)
-    yield Comparison(step.name, "source integrity", step.artifact.integrity, recorded.integrity)
-    yield Comparison(step.name, "creation code hash", step.initcode_hash, recorded.initcode_hash)
+def _record(
+    planned: PlannedContract, recorded: ContractRecord, plan: DeploymentPlan
+) -> Iterator[ContractCheck]:
+    """Compares the manifest with the plan."""
+    yield ContractCheck(planned.name, "address", planned.address, recorded.address)
+    yield ContractCheck(planned.name, "deployer", plan.deployer, recorded.deployer)
+    yield ContractCheck(planned.name, "arguments", str(dict(planned.args)), str(recorded.args))
+    yield ContractCheck(planned.name, "encoded arguments", "0x" + planned.args_abi.hex(), recorded.args_abi)
+    yield ContractCheck(planned.name, "source integrity", planned.artifact.integrity, recorded.integrity)
+    yield ContractCheck(planned.name, "creation code hash", planned.initcode_hash, recorded.initcode_hash)
 
 
-def _judge(step: DeploymentStep, code: bytes) -> str:
+def _judge(planned: PlannedContract, code: bytes) -> str:
     if not code:
         return "no code"
-    if step.matches(code):
+    if planned.matches(code):
         return "as compiled"
-    return "immutables differ" if code.startswith(step.artifact.runtime) else "other code"
+    return "immutables differ" if code.startswith(planned.artifact.runtime) else "other code"
 
 
-def _wiring(step: DeploymentStep, chain: Chain, at: BlockRef) -> Iterator[Comparison]:
-    """What the contract itself says it is wired to, and which protocol it speaks."""
-    views = {entry.get("name") for entry in step.artifact.abi}
+def _wiring(planned: PlannedContract, chain: Chain, at: BlockRef) -> Iterator[ContractCheck]:
+    """Compares the addresses and the protocol version that the contract itself returns."""
+    views = {entry.get("name") for entry in planned.artifact.abi}
     for argument, getter in GETTERS.items():
-        if argument in step.args and getter in views:
-            found = _view(chain, step.address, getter, "address", at)
-            yield Comparison(step.name, f"{getter}()", step.args[argument].lower(), found)
+        if argument in planned.args and getter in views:
+            actual = _view(chain, planned.address, getter, "address", at)
+            yield ContractCheck(planned.name, f"{getter}()", planned.args[argument].lower(), actual)
     if "PROTOCOL_VERSION" in views:
-        found = _view(chain, step.address, "PROTOCOL_VERSION", "uint256", at)
-        yield Comparison(step.name, "PROTOCOL_VERSION()", str(PROTOCOL_VERSION), found)
+        actual = _view(chain, planned.address, "PROTOCOL_VERSION", "uint256", at)
+        yield ContractCheck(planned.name, "PROTOCOL_VERSION()", str(PROTOCOL_VERSION), actual)
 
 
 def _view(chain: Chain, address: str, name: str, kind: str, at: BlockRef) -> str:
     try:
         return str(decode([kind], chain.call(address, keccak(f"{name}()".encode())[:4], at))[0])
-    except (Reverted, RpcErrorAnswer, DecodingError) as error:  # other code may break the machine's rules too
+    except (
+        Reverted,
+        RpcErrorAnswer,
+        DecodingError,
+    ) as error:  # foreign code may also break the rules of the EVM
         return f"no answer ({type(error).__name__})"

@@ -15,10 +15,10 @@ from earnest.cli.session import Session, coins
 from earnest.cli.transactions import consent
 from earnest.client.storage.journal import Journal
 from earnest.deploy.manifest import Manifest, load_manifest
-from earnest.deploy.plan import SINK, Plan, make_plan
+from earnest.deploy.plan import SINK, DeploymentPlan, make_plan
 from earnest.deploy.probe import has_p256
 from earnest.deploy.run import run_plan, unfinished_plan
-from earnest.deploy.verify import Comparison
+from earnest.deploy.verify import ContractCheck
 from earnest.deploy.verify import verify as verify_deployment
 
 app = make_group("deploy")
@@ -72,7 +72,7 @@ def run(
         made = _plan(session, token, sink)
         if flags.dry_run:
             return _planned(session, made)
-        cost = f"at most {made.gas:,} gas for {len(made.steps)} contracts"
+        cost = f"at most {made.gas:,} gas for {len(made.contracts)} contracts"
         if not session.network.local and not flags.yes:
             session.notice(f"{made.deployer} deploys to {session.network.name}: {cost}")
         consent(session, [])
@@ -96,7 +96,7 @@ def run(
                 session.own_manifest,
                 network=session.network.name,
                 git=f"earnest {version('earnest')}",
-                progress=lambda step: session.notice(f"deploying {step.name} to {step.address} ..."),
+                progress=lambda planned: session.notice(f"deploying {planned.name} to {planned.address} ..."),
             )
         return _deployed(session, manifest)
 
@@ -115,26 +115,26 @@ def verify(*, flags: ChainFlags = CHAIN) -> Answer:
             "block": session.at.number,
             "checks": [_check(check) for check in checks],
         }
-        rows = [(c.contract, c.question, c.expected, c.found) for c in failed]
+        rows = [(c.contract, c.name, c.expected, c.actual) for c in failed]
         shown: list[Any] = [
             f"{len(checks) - len(failed)} of {len(checks)} checks hold at block {session.at.number}"
         ]
         if failed:
-            shown.append(table("Failed", ("contract", "question", "expected", "found"), rows))
+            shown.append(table("Failed", ("contract", "check", "expected", "actual"), rows))
         return Answer(document, shown, Exit.REFUSED if failed else Exit.OK)
 
 
-def _check(check: Comparison) -> dict[str, Any]:
+def _check(check: ContractCheck) -> dict[str, Any]:
     return {
         "contract": check.contract,
-        "question": check.question,
+        "question": check.name,
         "expected": check.expected,
-        "found": check.found,
+        "found": check.actual,
         "ok": check.ok,
     }
 
 
-def _plan(session: Session, token: str | None, sink: str) -> Plan:
+def _plan(session: Session, token: str | None, sink: str) -> DeploymentPlan:
     """The unfinished deployment's plan where there is one, else a new one from the account's next nonce."""
     path = session.own_manifest
     if not _restarted(session) and (unfinished := unfinished_plan(path)) is not None:
@@ -192,7 +192,7 @@ def _restarted(session: Session) -> bool:
     return session.chain.next_nonce(first.deployer) < first.nonce
 
 
-def _planned(session: Session, made: Plan) -> Answer:
+def _planned(session: Session, made: DeploymentPlan) -> Answer:
     fees = session.chain.fees()
     cost = made.gas * fees.max_fee
     balance = session.chain.balance(made.deployer, session.at)
@@ -212,18 +212,18 @@ def _planned(session: Session, made: Plan) -> Answer:
         "p256_precompile": able,
         "contracts": [
             {
-                "name": step.name,
-                "address": step.address,
-                "nonce": step.nonce,
-                "args": dict(step.args),
-                "gas": step.gas,
-                "initcode_hash": step.initcode_hash,
-                "initcode_bytes": len(step.initcode),
+                "name": planned.name,
+                "address": planned.address,
+                "nonce": planned.nonce,
+                "args": dict(planned.args),
+                "gas": planned.gas,
+                "initcode_hash": planned.initcode_hash,
+                "initcode_bytes": len(planned.initcode),
             }
-            for step in made.steps
+            for planned in made.contracts
         ],
     }
-    rows = [(step.name, step.address, step.nonce, step.gas) for step in made.steps]
+    rows = [(planned.name, planned.address, planned.nonce, planned.gas) for planned in made.contracts]
     return Answer(
         document,
         [

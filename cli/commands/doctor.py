@@ -25,7 +25,7 @@ OF_THE_ACCOUNT = frozenset({"balance", "journal", "seat"})
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
     """One question, whether the answer is good, what was found, and what to do if it is not."""
 
     name: str
@@ -34,7 +34,7 @@ class Check:
     fix: str = ""
 
 
-Question = Callable[[Session], Iterator[Check]]
+Question = Callable[[Session], Iterator[DoctorCheck]]
 
 
 def doctor(run: RunNumber | None = None, /, *, offline: bool = False, flags: ServeFlags = SERVE) -> Answer:
@@ -61,7 +61,7 @@ def doctor(run: RunNumber | None = None, /, *, offline: bool = False, flags: Ser
             questions += [("balance", _balance), ("journal", _journal)]
         if not offline and run is not None:
             questions += [("run", lambda s: _run_files(s, run)), ("seat", lambda s: _seat(s, run))]
-        checks: list[Check] = []
+        checks: list[DoctorCheck] = []
         for name, question in questions:
             keyless = any(check.name == "key file" and not check.ok for check in checks)
             if not (keyless and name in OF_THE_ACCOUNT):
@@ -74,20 +74,20 @@ def doctor(run: RunNumber | None = None, /, *, offline: bool = False, flags: Ser
     return Answer(document, shown, Exit.REFUSED if failed else Exit.OK)
 
 
-def _asked(session: Session, name: str, question: Question) -> list[Check]:
+def _asked(session: Session, name: str, question: Question) -> list[DoctorCheck]:
     """The checks of one question; an error is a failed check of this name."""
-    found: list[Check] = []
+    found: list[DoctorCheck] = []
     try:
         found.extend(question(session))
     except EarnestError as error:
-        found.append(Check(name, False, error.cause, error.fix))
+        found.append(DoctorCheck(name, False, error.cause, error.fix))
     return found
 
 
 # This machine
 
 
-def _disk(session: Session) -> Iterator[Check]:
+def _disk(session: Session) -> Iterator[DoctorCheck]:
     folder = next(
         p
         for p in (session.settings.data_dir.absolute(), *session.settings.data_dir.absolute().parents)
@@ -95,32 +95,38 @@ def _disk(session: Session) -> Iterator[Check]:
     )
     free = shutil.disk_usage(folder).free
     found = f"{free / (1 << 30):.1f} GiB free at {folder}"
-    yield Check("disk", free >= LEAST_DISK_BYTES, found, "free at least 1 GiB, or choose another --data-dir")
-    yield Check("data folder", os.access(folder, os.W_OK), str(session.settings.data_dir), "make it writable")
+    yield DoctorCheck(
+        "disk", free >= LEAST_DISK_BYTES, found, "free at least 1 GiB, or choose another --data-dir"
+    )
+    yield DoctorCheck(
+        "data folder", os.access(folder, os.W_OK), str(session.settings.data_dir), "make it writable"
+    )
 
 
-def _torch(session: Session) -> Iterator[Check]:
+def _torch(session: Session) -> Iterator[DoctorCheck]:
     import torch
 
     wanted = next(r.partition("==")[2] for r in requires("earnest") or [] if r.startswith("torch=="))
     version = torch.__version__.partition("+")[0]
-    yield Check("torch version", version == wanted, torch.__version__, f"install torch=={wanted}")
+    yield DoctorCheck("torch version", version == wanted, torch.__version__, f"install torch=={wanted}")
     with torch.random.fork_rng(devices=[]):
         runs = []
         for _ in range(2):
             torch.manual_seed(1)
             runs.append(torch.nn.functional.linear(torch.randn(64, 64), torch.randn(64, 64)))
     found = "the same twice" if torch.equal(*runs) else "differs between two runs"
-    yield Check("torch determinism", torch.equal(*runs), found, "use the locked versions: requirements.lock")
+    yield DoctorCheck(
+        "torch determinism", torch.equal(*runs), found, "use the locked versions: requirements.lock"
+    )
 
 
-def _keystore(session: Session) -> Iterator[Check]:
-    yield Check("key file", True, f"{session.account} in {session.keystore}")
+def _keystore(session: Session) -> Iterator[DoctorCheck]:
+    yield DoctorCheck("key file", True, f"{session.account} in {session.keystore}")
     mode = session.keystore.stat().st_mode & 0o777
-    yield Check("key file rights", mode & 0o077 == 0, oct(mode), f"chmod 600 {session.keystore}")
+    yield DoctorCheck("key file rights", mode & 0o077 == 0, oct(mode), f"chmod 600 {session.keystore}")
 
 
-def _port(session: Session) -> Iterator[Check]:
+def _port(session: Session) -> Iterator[DoctorCheck]:
     address = session.settings.serve_address
     if address is None:
         return
@@ -130,46 +136,46 @@ def _port(session: Session) -> Iterator[Check]:
         try:
             probe.bind(address)
         except OSError as error:
-            yield Check(
+            yield DoctorCheck(
                 "port",
                 False,
                 f"{session.settings.serve}: {error.strerror}",
                 "choose another --serve HOST:PORT",
             )
         else:
-            yield Check("port", True, f"{session.settings.serve} is free")
+            yield DoctorCheck("port", True, f"{session.settings.serve} is free")
 
 
 # The chain
 
 
-def _endpoints(session: Session) -> Iterator[Check]:
+def _endpoints(session: Session) -> Iterator[DoctorCheck]:
     for name, error in session.chain.check().items():
         if error is None:
-            yield Check("endpoint", True, f"{name} serves chain {session.network.chain_id}")
+            yield DoctorCheck("endpoint", True, f"{name} serves chain {session.network.chain_id}")
         else:
-            yield Check("endpoint", False, error.cause, error.fix)
+            yield DoctorCheck("endpoint", False, error.cause, error.fix)
 
 
-def _clock(session: Session) -> Iterator[Check]:
+def _clock(session: Session) -> Iterator[DoctorCheck]:
     skew = session.environment.clock() - session.at.time
     limit = max(MOST_SKEW_S, 10 * session.network.block_time_s)
     found = f"the newest block is {skew:.0f} s old"
     fix = "set this machine's clock (NTP), or use an endpoint that is in step"
-    yield Check("clock", session.network.local or abs(skew) <= limit, found, fix)
+    yield DoctorCheck("clock", session.network.local or abs(skew) <= limit, found, fix)
 
 
-def _deployment(session: Session) -> Iterator[Check]:
+def _deployment(session: Session) -> Iterator[DoctorCheck]:
     from earnest.deploy.verify import verify
 
     checks = verify(session.manifest, session.chain, session.at)
-    wrong = [f"{c.contract}: {c.question}" for c in checks if not c.ok]
+    wrong = [f"{c.contract}: {c.name}" for c in checks if not c.ok]
     found = "; ".join(wrong) or f"{len(checks)} of {len(checks)} checks hold"
-    yield Check(
+    yield DoctorCheck(
         "deployment", not wrong, found, "use the deployment's own manifest; see `earnest deploy verify`"
     )
     session.deployment  # noqa: B018  (raises if the contracts speak another protocol version)
-    yield Check("P-256", True, _p256(session)[1])
+    yield DoctorCheck("P-256", True, _p256(session)[1])
 
 
 def _p256(session: Session) -> tuple[bool, str]:
@@ -181,55 +187,57 @@ def _p256(session: Session) -> tuple[bool, str]:
     return False, "no precompile: enclave keys cannot be registered here, all else works"
 
 
-def _balance(session: Session) -> Iterator[Check]:
+def _balance(session: Session) -> Iterator[DoctorCheck]:
     held = session.chain.balance(session.account, session.at)
     found = f"{coins(held)} for gas"
-    yield Check("balance", held > 0, found, f"send {session.account} some of the chain's coin")
+    yield DoctorCheck("balance", held > 0, found, f"send {session.account} some of the chain's coin")
     contracts = session.contracts
     held = contracts.token.balance_of(session.account, at=session.at)
     idle = contracts.vault.idle(session.account, at=session.at)
-    yield Check("tokens", True, f"{session.tokens(held)} held, {session.tokens(idle)} idle in the vault")
+    yield DoctorCheck(
+        "tokens", True, f"{session.tokens(held)} held, {session.tokens(idle)} idle in the vault"
+    )
 
 
-def _journal(session: Session) -> Iterator[Check]:
+def _journal(session: Session) -> Iterator[DoctorCheck]:
     from earnest.client.storage.journal import Journal
 
     path = session.folder(session.account) / "journal.sqlite"
     if not path.exists():
-        yield Check("journal", True, "none yet")
+        yield DoctorCheck("journal", True, "none yet")
         return
     try:
         with Journal(path, session.account, session.deployment.name) as journal:
             waiting = len(journal.open_intents())
     except JournalLocked:
-        yield Check("journal", True, f"{path} is in use by a node")
+        yield DoctorCheck("journal", True, f"{path} is in use by a node")
     else:
-        yield Check("journal", True, f"{path} is sound, {waiting} transactions not final yet")
+        yield DoctorCheck("journal", True, f"{path} is sound, {waiting} transactions not final yet")
 
 
 # A run
 
 
-def _run_files(session: Session, run: int) -> Iterator[Check]:
+def _run_files(session: Session, run: int) -> Iterator[DoctorCheck]:
     from earnest.client.run.bundle import load
     from earnest.client.storage.objects import ObjectStore
 
     record = session.deployment.read_run(run)
     if record.params.level.takes_attestation:
         able, found = _p256(session)
-        yield Check("attestation", able, found, "join runs of level 0 on this chain")
+        yield DoctorCheck("attestation", able, found, "join runs of level 0 on this chain")
     try:
         folder: Path | None = session.public_folder
     except KeystoreError:
         folder = None
     store = ObjectStore(folder) if folder is not None and folder.exists() else ObjectStore("memory:///")
     files = load(record.uri, record.params, store)
-    yield Check("recipe", True, f"hash {files.bundle.recipe.hash().hex()} is the run's")
-    yield Check("task", True, f"{files.bundle.recipe.task} loads, {files.task.pool_size} samples")
+    yield DoctorCheck("recipe", True, f"hash {files.bundle.recipe.hash().hex()} is the run's")
+    yield DoctorCheck("task", True, f"{files.bundle.recipe.task} loads, {files.task.pool_size} samples")
 
 
-def _seat(session: Session, run: int) -> Iterator[Check]:
+def _seat(session: Session, run: int) -> Iterator[DoctorCheck]:
     from earnest.client.account.transactions import held_seat
 
     held: Any = held_seat(session.contracts, run, session.account, session.at)
-    yield Check("seat", True, f"{held.role.name.lower()} seat {held.seat} of run {run}")
+    yield DoctorCheck("seat", True, f"{held.role.name.lower()} seat {held.seat} of run {run}")

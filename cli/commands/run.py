@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from earnest.base.errors import Reverted
 from earnest.cli.app import make_group
+from earnest.cli.commands.run_create import example_file, open_run, serve_objects
+from earnest.cli.commands.run_fetch import fetch_model
+from earnest.cli.commands.run_show import run_answer
 from earnest.cli.exits import UsageError
-from earnest.cli.final_model import fetch_model
 from earnest.cli.flags import ChainFlags, RunNumber, SeatNumber, SendFlags, ServeFlags
-from earnest.cli.opening import example_file, open_run, serve_objects
 from earnest.cli.output import Answer, progress
 from earnest.cli.output import show as show_answer
-from earnest.cli.run_view import run_answer
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, send, transact, transaction, transaction_line, would_send
 from earnest.client.account.commands import due_calls, estimate_calls, settle_due

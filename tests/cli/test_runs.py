@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from earnest.cli.commands.run import start_command
+from earnest.cli.commands.run_show import which_round
 from earnest.cli.exits import Exit
-from earnest.cli.run_view import which_round
 from earnest.client.run.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
 from earnest.deploy.devnet.chain import account

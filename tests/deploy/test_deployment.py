@@ -1,4 +1,4 @@
-"""Plan, run, verify: a deployment is what was planned, survives its own death, and cannot pass for another."""
+"""Plan, run, verify: a deployment matches its plan, survives being killed, and no other code passes for it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ from earnest.client.chain.outbox import MemoryIntents
 from earnest.client.storage.journal import Journal
 from earnest.contracts import load_artifact
 from earnest.deploy.devnet.chain import Devnet
-from earnest.deploy.manifest import Manifest, ManifestError, load_manifest, plan_of, planned, save_manifest
-from earnest.deploy.plan import SINK, Plan, create_address, make_plan
+from earnest.deploy.manifest import (
+    Manifest,
+    ManifestError,
+    load_manifest,
+    manifest_of_plan,
+    plan_of_manifest,
+    save_manifest,
+)
+from earnest.deploy.plan import SINK, DeploymentPlan, create_address, make_plan
 from earnest.deploy.run import DeploymentError, run_plan, unfinished_plan
-from earnest.deploy.verify import Comparison, verify
+from earnest.deploy.verify import ContractCheck, verify
 from tests.deploy.chain import (
     Killed,
     MortalProvider,
@@ -37,19 +44,19 @@ from tests.deploy.chain import (
 ORDER = ["PlainToken", "StakeVault", "RunTerms", "Settlement", "TrainingRuns", "AttestationRegistry"]
 
 
-def run(devnet: Devnet, plan: Plan, path: Path, **options) -> Manifest:
+def run(devnet: Devnet, plan: DeploymentPlan, path: Path, **options) -> Manifest:
     chain, store = chain_of(devnet), options.pop("store", None) or MemoryIntents()
     outbox = outbox_of(chain, store, options.pop("sender", sponsor))
     return run_plan(plan, chain, outbox, store, path, network="devnet", git="", **options)
 
 
-def failures(devnet: Devnet, manifest: Manifest) -> list[Comparison]:
+def failures(devnet: Devnet, manifest: Manifest) -> list[ContractCheck]:
     chain = chain_of(devnet)
     return [check for check in verify(manifest, chain, chain.head()) if not check.ok]
 
 
 def questions(devnet: Devnet, manifest: Manifest) -> set[tuple[str, str]]:
-    return {(check.contract, check.question) for check in failures(devnet, manifest)}
+    return {(check.contract, check.name) for check in failures(devnet, manifest)}
 
 
 # Plan
@@ -62,20 +69,20 @@ def test_planned_addresses_are_those_of_the_deployed_contracts(earlier: int):
     for nonce in range(earlier):
         devnet.send(signed(sponsor, nonce))
     plan = make_plan(devnet.chain_id, sponsor.address, earlier)
-    for step in plan.steps:
-        devnet.send(signed(sponsor, step.nonce, to="", value=0, data=step.initcode, gas=step.gas))
+    for planned in plan.contracts:
+        devnet.send(signed(sponsor, planned.nonce, to="", value=0, data=planned.initcode, gas=planned.gas))
     chain = chain_of(devnet)
-    assert [step.name for step in plan.steps] == ORDER
-    assert all(step.matches(chain.code(step.address, chain.head())) for step in plan.steps)
+    assert [planned.name for planned in plan.contracts] == ORDER
+    assert all(planned.matches(chain.code(planned.address, chain.head())) for planned in plan.contracts)
 
 
 @given(st.binary(min_size=20, max_size=20), st.integers(0, 2**64 - 2))
 def test_every_contract_of_a_plan_is_told_the_addresses_of_the_others(deployer: bytes, nonce: int):
     plan = make_plan(1, "0x" + deployer.hex(), nonce)
-    assert [step.address for step in plan.steps] == [
+    assert [planned.address for planned in plan.contracts] == [
         create_address(plan.deployer, nonce + i) for i in range(len(ORDER))
     ]
-    args = {step.name: step.args for step in plan.steps}
+    args = {planned.name: planned.args for planned in plan.contracts}
     vault, terms, settlement, runs, registry = (plan.address(name) for name in ORDER[1:])
     assert args["StakeVault"] == {"token": plan.address("PlainToken"), "sink": SINK}
     assert args["Settlement"] == {"vault": vault, "runs": runs}
@@ -100,18 +107,18 @@ def test_a_known_create_address():
 
 def test_with_a_token_of_its_own_the_network_gets_no_other():
     plan = make_plan(1, sponsor.address, 7, token=stranger.address)
-    assert [step.name for step in plan.steps] == ORDER[1:]
-    assert plan.steps[0].args["token"] == plan.token == stranger.address
+    assert [planned.name for planned in plan.contracts] == ORDER[1:]
+    assert plan.contracts[0].args["token"] == plan.token == stranger.address
 
 
 def test_the_planned_gas_is_enough_and_its_waste_is_bounded(tmp_path):
     devnet = fresh_devnet()
     plan = make_plan(devnet.chain_id, sponsor.address, 0)
     manifest = run(devnet, plan, tmp_path / "manifest.json")
-    for step in plan.steps:
-        receipt = chain_of(devnet).receipt(str(manifest.current.contracts[step.name].tx))
+    for planned in plan.contracts:
+        receipt = chain_of(devnet).receipt(str(manifest.current.contracts[planned.name].tx))
         assert receipt is not None
-        assert step.gas - 250_000 <= receipt.gas_used <= step.gas
+        assert planned.gas - 250_000 <= receipt.gas_used <= planned.gas
 
 
 def test_a_plan_is_the_same_whenever_it_is_made():
@@ -135,7 +142,7 @@ def test_running_a_finished_plan_again_sends_nothing(tmp_path):
     devnet, path = fresh_devnet(), tmp_path / "devnet.json"
     manifest = deploy_all(devnet, path)
     head = devnet.head.header.block_number
-    assert run(devnet, plan_of(manifest), path) == manifest
+    assert run(devnet, plan_of_manifest(manifest), path) == manifest
     assert devnet.head.header.block_number == head
 
 
@@ -175,7 +182,7 @@ def killed_then_finished(devnet: Devnet, provider: MortalProvider, path: Path) -
     assert again == plan
     manifest = run(devnet, again, path, store=store)
     assert failures(devnet, manifest) == []
-    assert devnet.pending_nonce(sponsor_bytes()) == len(plan.steps), "a step was sent twice"
+    assert devnet.pending_nonce(sponsor_bytes()) == len(plan.contracts), "a step was sent twice"
     assert unfinished_plan(path) is None
     assert all(contract.tx for contract in manifest.current.contracts.values())
     return died
@@ -190,10 +197,10 @@ def test_a_run_killed_at_any_of_its_requests_goes_on_and_sends_nothing_twice(tmp
     assert lives > 40
 
 
-@pytest.mark.parametrize("step", range(len(ORDER)))
-def test_a_run_killed_right_after_a_transaction_left_does_not_send_it_again(tmp_path, step):
+@pytest.mark.parametrize("position", range(len(ORDER)))
+def test_a_run_killed_right_after_a_transaction_left_does_not_send_it_again(tmp_path, position):
     devnet = fresh_devnet()
-    provider = MortalProvider(devnet, step, "eth_sendRawTransaction")
+    provider = MortalProvider(devnet, position, "eth_sendRawTransaction")
     assert killed_then_finished(devnet, provider, tmp_path / "m.json")
 
 
@@ -202,11 +209,11 @@ def test_a_run_killed_before_each_step_goes_on_from_manifest_and_journal_on_disk
     devnet, path = fresh_devnet(), tmp_path / "devnet.json"
     plan = make_plan(devnet.chain_id, sponsor.address, 0)
 
-    def die(step) -> None:
-        if step.name == name:
+    def die(planned) -> None:
+        if planned.name == name:
             raise Killed
 
-    for progress in (die, lambda step: None):
+    for progress in (die, lambda planned: None):
         journal = Journal(tmp_path / "journal.db", sponsor.address)
         try:
             run(devnet, unfinished_plan(path) or plan, path, store=journal, progress=progress)
@@ -233,7 +240,7 @@ def test_a_deployer_that_sent_something_else_meanwhile_is_told_to_plan_again(tmp
     devnet = fresh_devnet()
     plan = make_plan(devnet.chain_id, sponsor.address, 0)
     devnet.send(signed(sponsor, 0))
-    with pytest.raises(DeploymentError, match=r"planned for nonce 0 .* at 1"):
+    with pytest.raises(DeploymentError, match=r"planned for nonce 0 .* next is 1"):
         run(devnet, plan, tmp_path / "m.json")
     assert devnet.pending_nonce(sponsor_bytes()) == 1
 
@@ -242,13 +249,13 @@ def test_another_contract_at_the_planned_address_stops_the_run(tmp_path):
     devnet = fresh_devnet()
     plan = make_plan(devnet.chain_id, sponsor.address, 0, token=stranger.address)
     deploy_token(devnet)
-    with pytest.raises(DeploymentError, match="does not hold StakeVault"):
+    with pytest.raises(DeploymentError, match="is not StakeVault"):
         run(devnet, plan, tmp_path / "m.json")
 
 
 def test_an_unfinished_deployment_is_not_overwritten_by_another(tmp_path):
     devnet, path = fresh_devnet(), tmp_path / "m.json"
-    save_manifest(path, planned(make_plan(devnet.chain_id, sponsor.address, 0), "devnet", ""))
+    save_manifest(path, manifest_of_plan(make_plan(devnet.chain_id, sponsor.address, 0), "devnet", ""))
     with pytest.raises(ManifestError, match="unfinished"):
         run(devnet, make_plan(devnet.chain_id, sponsor.address, 9), path)
 
@@ -284,14 +291,14 @@ def test_a_missing_manifest_or_a_newer_one_says_what_to_do(tmp_path):
     with pytest.raises(ManifestError, match="deploy first"):
         load_manifest(tmp_path / "none.json")
     path = tmp_path / "newer.json"
-    newer = planned(make_plan(1, sponsor.address, 0), "devnet", "")
+    newer = manifest_of_plan(make_plan(1, sponsor.address, 0), "devnet", "")
     save_manifest(path, msgspec.structs.replace(newer, schema=2))
     with pytest.raises(ManifestError, match="schema 2"):
         load_manifest(path)
 
 
 def test_asking_for_a_contract_that_is_not_there_lists_those_that_are():
-    manifest = planned(make_plan(1, sponsor.address, 0), "devnet", "")
+    manifest = manifest_of_plan(make_plan(1, sponsor.address, 0), "devnet", "")
     with pytest.raises(ManifestError, match=r"no Treasury on devnet .*StakeVault"):
         manifest.address("Treasury")
 
@@ -353,18 +360,18 @@ Tamper = Callable[[str, bytes], bytes]
 
 
 def imposter(tamper: Tamper) -> set[tuple[str, str]]:
-    """Questions that fail when someone deploys tampered creation code at the planned nonces and records it well."""
+    """The checks that fail for tampered creation code that is deployed at the planned nonces and recorded correctly."""
     devnet = fresh_devnet()
     deploy_token(devnet, deployer=trainer)
     plan = make_plan(devnet.chain_id, sponsor.address, 0)
-    manifest = planned(plan, "devnet", "")
+    manifest = manifest_of_plan(plan, "devnet", "")
     chain = chain_of(devnet)
-    for step in plan.steps:
-        data = tamper(step.name, step.initcode)
-        devnet.send(signed(sponsor, step.nonce, to="", value=0, data=data, gas=step.gas))
-        code = chain.code(step.address, chain.head())
+    for planned in plan.contracts:
+        data = tamper(planned.name, planned.initcode)
+        devnet.send(signed(sponsor, planned.nonce, to="", value=0, data=data, gas=planned.gas))
+        code = chain.code(planned.address, chain.head())
         assert code, "the imposter must be on the chain to test anything"
-        manifest = changed(manifest, step.name, runtime_hash="0x" + keccak(code).hex())
+        manifest = changed(manifest, planned.name, runtime_hash="0x" + keccak(code).hex())
     return questions(devnet, manifest)
 
 
@@ -390,18 +397,18 @@ def test_honest_creation_code_passes_the_imposters_test():
 def test_a_contract_wired_to_somebody_elses_is_caught(name, word, getter):
     """The constructor's words are the last of the creation code; `word` counts from the end."""
 
-    def rewire(step: str, code: bytes) -> bytes:
+    def rewire(contract: str, code: bytes) -> bytes:
         end = len(code) - 32 * (word - 1)
         other = bytes.fromhex(create_address(trainer.address, 0)[2:]).rjust(32, b"\0")
-        return code[: end - 32] + other + code[end:] if step == name else code
+        return code[: end - 32] + other + code[end:] if contract == name else code
 
     assert {(name, "code"), (name, getter)} <= imposter(rewire)
 
 
 @pytest.mark.parametrize("name", ORDER)
 def test_a_contract_with_one_changed_byte_is_caught(name):
-    def change(step: str, code: bytes) -> bytes:
-        if step != name:
+    def change(contract: str, code: bytes) -> bytes:
+        if contract != name:
             return code
         runtime = load_artifact(name).runtime
         at = code.index(runtime) + len(runtime) - 1
@@ -412,13 +419,13 @@ def test_a_contract_with_one_changed_byte_is_caught(name):
 
 def test_code_that_is_too_long_or_too_short_is_not_the_contract(deployed):
     devnet, manifest = deployed
-    chain, step = chain_of(devnet), plan_of(manifest).steps[1]
-    code = chain.code(step.address, chain.head())
-    assert step.matches(code)
-    assert not any(step.matches(other) for other in (code + b"\0", code[:-1], code[:-32], b""))
+    chain, planned = chain_of(devnet), plan_of_manifest(manifest).contracts[1]
+    code = chain.code(planned.address, chain.head())
+    assert planned.matches(code)
+    assert not any(planned.matches(other) for other in (code + b"\0", code[:-1], code[:-32], b""))
 
 
 def test_nothing_at_the_address_is_caught():
     devnet = fresh_devnet()
-    found = failures(devnet, planned(make_plan(devnet.chain_id, sponsor.address, 0), "devnet", ""))
-    assert {(c.contract, c.found) for c in found if c.question == "code"} == {(n, "no code") for n in ORDER}
+    found = failures(devnet, manifest_of_plan(make_plan(devnet.chain_id, sponsor.address, 0), "devnet", ""))
+    assert {(c.contract, c.actual) for c in found if c.name == "code"} == {(n, "no code") for n in ORDER}

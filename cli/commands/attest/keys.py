@@ -20,10 +20,10 @@ from earnest.cli.commands.attest.guardian import (
     objections,
     run_policy,
 )
+from earnest.cli.commands.run_show import attestation_document, policy_of
 from earnest.cli.files import read_file
 from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, block, progress, when
-from earnest.cli.run_view import attestation_document, policy_of
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transaction, transaction_line, would_send
 from earnest.client.account.commands import UnfinishedError
