@@ -1,39 +1,41 @@
-"""Everything that can go wrong, in one tree. Each error says its cause and how to fix it.
+"""The tree of errors. Each says its cause and how to fix it.
 
 EarnestError                    .cause  .fix
-├── ChainError                  .retryable: may the same request succeed later?
-│   ├── EndpointDown            yes  unreachable, timed out, overloaded
-│   ├── BadAnswer               yes  answered garbage, lags, or contradicts itself or another endpoint
-│   ├── ReorgDetected           yes  the block that was pinned is no longer on the chain    .number
-│   ├── WrongChain              no   the endpoint serves another chain
-│   ├── Reverted                no   a contract refused                                     .reason
-│   ├── OutOfFunds              no   the account cannot pay for gas and value
-│   └── NonceDrift              no   somebody else sends with this key
-├── KeystoreError                    a key file is missing, broken, or in the way
+├── ChainError
+│   ├── EndpointDown            unreachable, timed out, overloaded
+│   ├── BadAnswer               not valid, behind the chain, or contradicted by itself or another endpoint
+│   ├── ReorgDetected           a pinned block is no longer on the chain    .number
+│   ├── WrongChain              the endpoint serves another chain
+│   ├── Reverted                a contract refused                          .reason
+│   ├── OutOfFunds              the account cannot pay for gas and value
+│   └── NonceDrift              another program sends with this key
+├── KeystoreError               a key file is missing, broken, or in the way
 │   └── WrongPassword
 └── StorageError
-    ├── Unavailable                  no source has the object                               .reasons
-    ├── WrongContent                 an object's bytes do not hash to its root
-    ├── JournalLocked                another node uses this journal
-    └── JournalCorrupt               the journal cannot be read
+    ├── Unavailable             no source has the object                    .reasons
+    ├── WrongContent            an object's bytes do not hash to its root
+    ├── JournalLocked           another node uses this journal
+    └── JournalCorrupt          the journal cannot be read
 
-Beside what raises them: JournalForeign (a StorageError); SettingsError, AmountError, AddressError, RunFileError,
-UnfinishedError; NotAdmittedError, NoSeatError, NotDueError (participation); BundleError; TaskError, TrainingDiverged,
-TrainingStopped, DeviceError, PrivateDataMissing, PrivacyError (training); LayoutError, WorkersFailed (parallel);
-AttesterError with NoTeeError, EvidenceError, NarrowingError, PolicyFileError, RegistrationError, RootError
-(attestation);
-CollateralUnavailable (validator); NetworkError, ManifestError, DeploymentError (deploy); UsageError, Interrupted (cli).
-`Refusal` is a BadAnswer that stays inside client.chain.
+Defined beside the code that raises them:
+
+base         AddressError, AmountError
+training     DeviceError, LayoutError, PrivacyError, TaskError, TrainingDiverged, TrainingStopped, WorkersFailed
+attestation  AttesterError with NoTeeError, CollateralUnavailable, EvidenceFileError, PolicyFileError,
+             RegistrationError, RootError
+client       BundleError, JournalForeign (a StorageError), NarrowingError, NoSeatError, NotAdmittedError, NotDueError,
+             PrivateDataMissing, RpcErrorAnswer (a BadAnswer), RunFileError, UnfinishedError
+deploy       DeploymentError, ManifestError, NetworkError
+cli          Interrupted, SettingsError, UsageError
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 
 class EarnestError(Exception):
-    """A failure with its `cause` and its `fix`, both plain sentences without a final full stop."""
+    """A failure with its `cause` and its `fix`, both sentences without a final full stop."""
 
     def __init__(self, cause: str, fix: str) -> None:
         super().__init__(cause, fix)
@@ -45,27 +47,19 @@ class EarnestError(Exception):
 
 
 class ChainError(EarnestError):
-    """The chain, or the way to it, did not do what was asked."""
-
-    retryable: ClassVar[bool] = False
+    """A request to the chain failed."""
 
 
 class EndpointDown(ChainError):
     """No answer: refused, timed out, or an HTTP error status."""
 
-    retryable: ClassVar[bool] = True
-
 
 class BadAnswer(ChainError):
-    """Not JSON-RPC, not plausible, behind the chain, or contradicted by another endpoint."""
-
-    retryable: ClassVar[bool] = True
+    """An answer that is not JSON-RPC, implausible, behind the chain, or contradicted by another endpoint."""
 
 
 class ReorgDetected(ChainError):
     """Blocks after `number` were replaced; forget what was derived from them and read again."""
-
-    retryable: ClassVar[bool] = True
 
     def __init__(self, number: int, cause: str, fix: str) -> None:
         super().__init__(cause, fix)
@@ -77,7 +71,7 @@ class WrongChain(ChainError):
 
 
 class Reverted(ChainError):
-    """A contract refused a call or a transaction; `reason` is its own words, e.g. `runs: inactive seat`."""
+    """A contract refused a call or a transaction; `reason` is its revert string, e.g. `runs: inactive seat`."""
 
     def __init__(self, reason: str, cause: str, fix: str) -> None:
         super().__init__(cause, fix)
@@ -105,7 +99,7 @@ class StorageError(EarnestError):
 
 
 class Unavailable(StorageError):
-    """No source delivered the object; `reasons` maps each source to what it said."""
+    """No source delivered the object; `reasons` maps each source to its failure."""
 
     def __init__(self, cause: str, fix: str, reasons: Mapping[str, str] | None = None) -> None:
         super().__init__(cause, fix)
@@ -113,7 +107,7 @@ class Unavailable(StorageError):
 
 
 class WrongContent(StorageError):
-    """The bytes do not hash to the root that was asked for, or exceed the size allowed."""
+    """The bytes do not hash to the requested root, or exceed the size allowed."""
 
 
 class JournalLocked(StorageError):

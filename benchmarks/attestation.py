@@ -15,10 +15,10 @@ from typing import Any
 from earnest.attestation.evidence_file import EvidenceFile
 from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.key_registration import KeyScope, PreparedRegistration, prepare_registration
 from earnest.attestation.prover.simulated import QuoteKind, SimulatedAttester, SimulatedVendor
 from earnest.attestation.verifier.intel import verify_quote
 from earnest.attestation.verifier.verification import Verification
-from earnest.client.trainer.enclave_keys import KeyScope, PreparedRegistration, prepare_registration
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "attestation"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

@@ -18,8 +18,8 @@ from typing import Any
 
 import structlog
 
+from benchmarks.simulated_idle import simulate_idle
 from earnest.client.trainer.node import TrainerNode
-from earnest.client.trainer.timesheet import simulate_idle
 from earnest.protocol.recipe import Outer
 from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerState
 from earnest.training.diloco.state import State

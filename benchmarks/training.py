@@ -28,7 +28,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import torchft_diloco
-from earnest.client.trainer.timesheet import simulate_idle
+from benchmarks.simulated_idle import simulate_idle
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
 from earnest.protocol.schedule import Schedule
 from earnest.training.codecs import Update, inner_steps, make_codec

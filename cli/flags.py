@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from earnest.cli.environment import Environment
-from earnest.client.settings import Settings
+from earnest.cli.settings import Settings
 from earnest.protocol.constants import MAX_TRAINERS
 
 OUTPUT = Group("Output", sort_key=50)

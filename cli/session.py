@@ -15,7 +15,7 @@ from earnest.base.logs import configure_logs
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags, NodeFlags, SendFlags
 from earnest.cli.output import amounts, progress, safe
-from earnest.client.settings import Settings
+from earnest.cli.settings import Settings
 
 if TYPE_CHECKING:
     from earnest.client.account.account import Account, DeployedContracts

@@ -14,10 +14,11 @@ from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.attester import Attester, Quoted
 from earnest.attestation.prover.enclave_key import EnclaveKey
+from earnest.attestation.prover.key_registration import KeyScope
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import EarnestError
 from earnest.client.trainer.attested_rounds import AttestedRounds
-from earnest.client.trainer.enclave_keys import EnclaveKeys, KeyScope
+from earnest.client.trainer.enclave_keys import EnclaveKeys
 from earnest.client.trainer.node import Forge, HonestWork
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root

@@ -21,7 +21,6 @@ class Abi:
 
     def __init__(self, items: Sequence[Item]) -> None:
         self._functions: dict[str, Item] = {i["name"]: i for i in items if i["type"] == "function"}
-        self._selectors: dict[bytes, Item] = {_selector(i): i for i in self._functions.values()}
         self._events: dict[bytes, Item] = {_topic(i): i for i in items if i["type"] == "event"}
 
     @property
@@ -36,12 +35,9 @@ class Abi:
         except EncodingError as error:
             raise ValueError(f"{function} does not take these arguments: {error}") from None
 
-    def decode_call(self, data: bytes) -> tuple[str, dict[str, Any]] | None:
-        """A call's function and named arguments; None when the contract has no such function."""
-        item = self._selectors.get(data[:4])
-        if item is None:
-            return None
-        return item["name"], _named(item["inputs"], _decode(item["inputs"], data[4:]))
+    def named(self, function: str, arguments: Sequence[Any]) -> dict[str, Any]:
+        """Returns the arguments of a call by their names."""
+        return _named(self._functions[function]["inputs"], arguments)
 
     def decode_result(self, function: str, data: bytes) -> Any:
         """What a function returned: one value, or a tuple of several. Raises BadAnswer if it is not that."""

@@ -161,9 +161,7 @@ class Contract:
 
     def _call(self, function: str, *arguments: Any) -> Call:
         data = self.abi.encode_call(function, arguments)
-        decoded = self.abi.decode_call(data)
-        assert decoded is not None
-        return Call(self.address, data, function, decoded[1])
+        return Call(self.address, data, function, self.abi.named(function, arguments))
 
 
 class Vault(Contract):

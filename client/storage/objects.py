@@ -7,9 +7,8 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import BaseError
@@ -17,7 +16,7 @@ from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
 
 from earnest.base.durable import keep, unfinished
 from earnest.base.errors import StorageError, Unavailable, WrongContent
-from earnest.protocol.merkle import CHUNK, content_leaves, content_root, leaf_hash, root_of_leaves
+from earnest.protocol.merkle import content_root
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -65,22 +64,6 @@ class ObjectStore:
             keep(file, temporary, self.folder / object_name(root))
         return root
 
-    def put_file(self, path: Path) -> bytes:
-        """Store a copy of the file at `path`, at any size in constant memory, and return its root."""
-        with path.open("rb") as source:
-            if self.folder is None:
-                root = content_root(_chunks(source))
-                self._upload(root, path)
-                return root
-            leaves = []
-            with unfinished(self.folder) as (file, temporary):
-                for chunk in _chunks(source):
-                    leaves.append(leaf_hash(chunk))
-                    file.write(chunk)
-                root = root_of_leaves(leaves)
-                keep(file, temporary, self.folder / object_name(root))
-            return root
-
     def has(self, root: bytes) -> bool:
         """Whether an object of that name is there; only `get` tells whether it is whole."""
         try:
@@ -120,17 +103,6 @@ class ObjectStore:
         except BaseError as error:
             raise _unreachable(error) from error
 
-    def leaves(self, root: bytes) -> list[bytes]:
-        """The object's chunk hashes, verified against the root: with them `fetch` checks chunk by chunk."""
-        pieces = (bytes(piece) for piece in self._open(root).stream(min_chunk_size=CHUNK))
-        try:
-            leaves = content_leaves(pieces)
-        except BaseError as error:
-            raise _unreachable(error) from error
-        if root_of_leaves(leaves) != root:
-            raise _damaged(root)
-        return leaves
-
     def path_of(self, root: bytes) -> Path:
         """Where the object lies, or would lie, in a folder. Raises StorageError for any other backend."""
         if self.folder is None:
@@ -152,11 +124,6 @@ class ObjectStore:
             obstore.put(self._backend, object_name(root), content)
         except BaseError as error:
             raise _unreachable(error) from error
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK):
-        yield chunk
 
 
 def _damaged(root: bytes) -> WrongContent:

@@ -8,26 +8,22 @@ that was written down is waited for, and a key that the chain names is found in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from earnest.attestation.evidence_file import EvidenceFile, gpu_digest
-from earnest.attestation.formats.quote import Quote, QuoteError, parse_quote, quote_calldata
-from earnest.attestation.policy_file import PolicyFile, own_root_id
-from earnest.attestation.prover.attester import Attester, AttesterError, Quoted
+from earnest.attestation.policy_file import PolicyFile
+from earnest.attestation.prover.attester import Attester
 from earnest.attestation.prover.enclave_key import EnclaveKey
-from earnest.attestation.roots import root_name
-from earnest.base.errors import EarnestError
+from earnest.attestation.prover.key_registration import KeyScope, prepare_registration
+from earnest.client.chain.contracts import Call
 from earnest.client.chain.outbox import Status
-from earnest.protocol.attestation import QuoteParts, Registration, key_binding, round_statement
 
 if TYPE_CHECKING:
     from earnest.client.account.account import Account
     from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
-    from earnest.client.chain.contracts import Call, Registry, Runs
     from earnest.client.chain.contracts import EnclaveKey as LiveKey
+    from earnest.client.chain.contracts import Registry, Runs
     from earnest.client.chain.outbox import Outbox
     from earnest.client.storage.journal import Journal
     from earnest.client.storage.objects import ObjectStore
@@ -42,75 +38,6 @@ RETRY_S: Final = 60
 
 PATIENCE_S: Final = 600
 """Seconds that a registration may wait to be mined; its challenge names a block among the last 256."""
-
-
-class RegistrationError(EarnestError):
-    """The run would not take this machine's key; told before a transaction is paid for."""
-
-
-@dataclass(frozen=True)
-class KeyScope:
-    """Where a key is to count: one trainer (the seat's owner) in one run, at one registry."""
-
-    chain_id: int
-    registry: str
-    run: int
-    trainer: str
-
-    def binding(self, key: str, challenge: bytes) -> bytes:
-        """First half of the report data of a quote for `key`."""
-        return key_binding(self.chain_id, self.registry, self.trainer, key, self.run, challenge)
-
-    def statement(self, round: int, manifest_hash: bytes) -> bytes:
-        """What the key signs of a round."""
-        return round_statement(self.chain_id, self.registry, self.run, round, manifest_hash)
-
-
-@dataclass(frozen=True)
-class PreparedRegistration:
-    """A registration ready to be sent, and the evidence to be published before that."""
-
-    registration: Registration
-    evidence: EvidenceFile
-    quote: Quote
-    parts: QuoteParts
-
-
-def prepare_registration(
-    attester: Attester,
-    key: str,
-    place: KeyScope,
-    challenge: tuple[int, bytes],
-    policy: PolicyFile,
-    *,
-    collateral: Callable[[bytes], bytes] | None = None,
-    gpu: Callable[[bytes], bytes] | None = None,
-    check: bool = True,
-) -> PreparedRegistration:
-    """Has a quote made for the key with this address, and everything packed for the registry.
-
-    `challenge` is (block number, challenge). `collateral(quote)` fetches what judges the quote where the attester has
-    none; `gpu(nonce)` collects the GPUs' evidence over a nonce of 32 bytes. With `check`, raises RegistrationError for
-    what the policy would refuse. Raises AttesterError for what the platform does not give.
-    """
-    number, value = challenge
-    binding = place.binding(key, value)
-    gpus = None if gpu is None else gpu(binding)
-    quoted = attester.quote(binding + gpu_digest(gpus))
-    evidence = EvidenceFile(quoted.quote, _collateral(quoted, collateral), quoted.event_log, gpus)
-    try:
-        quote = parse_quote(quoted.quote)
-        if check:
-            _check(quote, policy)
-        parts = quote_calldata(quote, policy.policy.pck_cas)
-    except QuoteError as error:
-        raise RegistrationError(
-            f"the quote cannot be registered: {error}", "the run takes other machines; ask its sponsor"
-        ) from error
-    registration = Registration(
-        place.run, place.trainer, key, number, evidence.root(), evidence.collateral_digest()
-    )
-    return PreparedRegistration(registration, evidence, quote, parts)
 
 
 class EnclaveKeys:
@@ -211,7 +138,7 @@ class EnclaveKeys:
         name = self._intent(key.address)
         intent = self._journal.intent(name)
         if intent is not None and intent.status == Status.OPEN:
-            return name, _again(intent.to, intent.data, intent.value)  # written down before we were killed
+            return name, Call(intent.to, intent.data, "register", {}, intent.value)  # saved before a restart
         challenge = self._registry.challenge(self.place.run, self.place.trainer, at)
         prepared = prepare_registration(
             self.attester,
@@ -268,40 +195,3 @@ class EnclaveKeys:
 
     def _intent(self, address: str) -> str:
         return f"{self.place.run}/attest/{address}"
-
-
-def _again(to: str, data: bytes, value: int) -> Call:
-    from earnest.client.chain.contracts import Call
-
-    return Call(to, data, "register", {}, value)
-
-
-def _collateral(quoted: Quoted, fetch: Callable[[bytes], bytes] | None) -> bytes:
-    if quoted.collateral is not None:
-        return quoted.collateral
-    if fetch is None:
-        raise AttesterError("there is no collateral for the quote", "give it, or where to fetch it from")
-    return fetch(quoted.quote)
-
-
-def _check(quote: Quote, policy: PolicyFile) -> None:
-    """What the registry or every validator would refuse, in plain words."""
-    rules = policy.policy
-    own = own_root_id(quote)
-    if own != rules.root_id:
-        raise RegistrationError(
-            f"this machine's root is {root_name(own)}, the run takes {root_name(rules.root_id)}",
-            "use an attester of the run's kind",
-        )
-    if quote.workload() not in rules.workloads:
-        raise RegistrationError(
-            f"what runs here is workload 0x{quote.workload().hex()}, which the run's policy does not list",
-            "run the code that the sponsor measured; for a simulated machine --code says which that is",
-        )
-    if any(quote.unmeasured):
-        raise RegistrationError(
-            "this machine has a configuration that its workload id leaves out",
-            "start it without MROWNER and MROWNERCONFIG (TDX), or CONFIGID and CONFIGSVN (SGX)",
-        )
-    if quote.debug:
-        raise RegistrationError("this machine runs in debug mode", "start it without debugging")

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from earnest.protocol.schedule import Schedule
-
 TRAINING = "training"
 NOT_IDLE = frozenset({TRAINING, "the run to start", "the run to end"})
 """Before its first round and after its last a trainer is not idle: nothing could be done."""
@@ -42,24 +40,3 @@ class Timesheet:
         idle = sum(seconds for what, seconds in waits.items() if what not in NOT_IDLE)
         share = idle / (training + idle) if training + idle else 0.0
         return {"training_s": training, "idle_s": idle, "idle_share": share, "waiting_for": waits}
-
-
-def simulate_idle(schedule: Schedule, training_s: float, rounds: int, latency_s: float = 0.0) -> float:
-    """Share of its time, from its first step to its last, in which a trainer waits; [0, 1).
-
-    `training_s`: seconds of one round's training and encoding; `latency_s`: until a commitment is on the chain. The
-    trainer starts a round when it is open and its base state is decided, and is done with a round that it committed
-    to. Raises ValueError where a round does not fit into its commit window.
-    """
-    free, first = 0.0, None
-    for round in range(rounds):
-        base = schedule.base_round(round)
-        decided = schedule.report_reveal(base).end if base >= 0 else schedule.start
-        start = max(free, schedule.opens(round), decided)
-        free = start + training_s
-        first = start if first is None else first
-        if free + latency_s > schedule.commit(round).end:
-            raise ValueError(
-                f"round {round} needs {free + latency_s - schedule.opens(round):g} s to its commitment"
-            )
-    return 1 - rounds * training_s / (free - (first or 0.0)) if rounds else 0.0

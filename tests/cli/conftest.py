@@ -16,8 +16,8 @@ import structlog
 
 from earnest.cli import main
 from earnest.cli.environment import Environment
+from earnest.cli.settings import Settings
 from earnest.client.chain.signer import import_key
-from earnest.client.settings import Settings
 from earnest.deploy.devnet.chain import Devnet, account
 from earnest.deploy.devnet.server import serve
 

@@ -228,8 +228,9 @@ def _would_register(
 ) -> Answer:
     """--dry-run: with a key that is thrown away, so that nothing is kept."""
     from earnest.attestation.prover.enclave_key import EnclaveKey
+    from earnest.attestation.prover.key_registration import KeyScope, prepare_registration
     from earnest.client.account.commands import estimate_calls
-    from earnest.client.trainer.enclave_keys import REGISTER_STEP, KeyScope, prepare_registration
+    from earnest.client.trainer.enclave_keys import REGISTER_STEP
 
     registry = session.contracts.registry
     key = EnclaveKey.make(session.environment.random).address

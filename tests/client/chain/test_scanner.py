@@ -20,19 +20,6 @@ def counter(world: World, node: LocalNode, counter_address: str) -> Counter:
     return counter_on(Chain([node.url], CHAIN_ID), counter_address)
 
 
-class Shelf:
-    """A journal's key-value part, in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    def get(self, key: str) -> bytes | None:
-        return self.kept.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        self.kept[key] = value
-
-
 def add(counter: Counter, trainer: Signer, *amounts: int) -> None:
     outbox = outbox_of(counter.chain, trainer)
     for amount in amounts:
@@ -137,12 +124,11 @@ def test_logs_of_a_fork_are_refused(node: LocalNode, counter: Counter, trainer: 
     assert amounts(scanner.poll(head)) == [1]
 
 
-@pytest.mark.parametrize("shelf", [None, Shelf()], ids=["in memory", "in a journal"])
 def test_after_a_reorganisation_the_events_of_the_fork_are_gone(
-    shelf: Shelf | None, world: World, counter: Counter, trainer: Signer
+    world: World, counter: Counter, trainer: Signer
 ) -> None:
     add(counter, trainer, 1)
-    scanner = Scanner(counter.chain, [counter], 0, shelf)
+    scanner = Scanner(counter.chain, [counter], 0)
     known = scanner.poll(counter.chain.head())
     fork = world.tester.take_snapshot()
     add(counter, trainer, 2)
@@ -156,9 +142,6 @@ def test_after_a_reorganisation_the_events_of_the_fork_are_gone(
     known = [event for event in known if event.block <= raised.value.number]
     assert amounts(known) == [1]
     assert amounts(known + scanner.poll(counter.chain.head())) == [1, 3, 4]
-    if shelf is not None:
-        again = Scanner(counter.chain, [counter], 0, shelf)
-        assert amounts(again.poll(counter.chain.head())) == [1, 3, 4]
 
 
 def test_a_reorganisation_of_empty_blocks_is_noticed_too(
@@ -177,47 +160,6 @@ def test_a_reorganisation_of_empty_blocks_is_noticed_too(
     with pytest.raises(ReorgDetected):
         scanner.poll(counter.chain.head())
     assert amounts(scanner.poll(counter.chain.head())) == [2]
-
-
-def test_after_a_restart_only_new_blocks_are_asked_for_and_all_events_are_given(
-    world: World, node: LocalNode, counter: Counter, trainer: Signer
-) -> None:
-    shelf = Shelf()
-    add(counter, trainer, 1, 2)
-    Scanner(counter.chain, [counter], 0, shelf).poll(counter.chain.head())
-    add(counter, trainer, 3)
-    asked: list[int] = []
-
-    def watch(method: str, params: list[Any], honest: Any) -> Any:
-        if method == "eth_getLogs":
-            asked.append(int(params[0]["fromBlock"], 16))
-        return honest()
-
-    node.mischief, head = watch, counter.chain.head()
-    restarted = Scanner(counter.chain, [counter], 0, shelf)
-    assert amounts(restarted.poll(head)) == [1, 2, 3]
-    assert asked == [head.number]
-    assert restarted.poll(head) == []
-
-
-def test_a_kill_between_page_and_cursor_loses_nothing(counter: Counter, trainer: Signer) -> None:
-    class Dying(Shelf):
-        """Dies at the second cursor: its page is written, the cursor still counts one page."""
-
-        def put(self, key: str, value: bytes) -> None:
-            if key.endswith("cursor") and key in self.kept:
-                raise KeyboardInterrupt
-            super().put(key, value)
-
-    dying, survivor = Dying(), Shelf()
-    scanner = Scanner(counter.chain, [counter], 0, dying)
-    add(counter, trainer, 1)
-    scanner.poll(counter.chain.head())
-    add(counter, trainer, 2)
-    with pytest.raises(KeyboardInterrupt):
-        scanner.poll(counter.chain.head())
-    survivor.kept = dict(dying.kept)
-    assert amounts(Scanner(counter.chain, [counter], 0, survivor).poll(counter.chain.head())) == [1, 2]
 
 
 def test_another_block_at_the_same_height_is_noticed(world: World, counter: Counter, trainer: Signer) -> None:

@@ -409,7 +409,7 @@ NODE = """
 import sys, time
 from pathlib import Path
 from earnest.client.storage.journal import Journal
-from earnest.protocol.verdicts import Role
+from earnest.protocol.run import Role
 
 journal = Journal(Path(sys.argv[1]), sys.argv[2])
 def then_wait(word):

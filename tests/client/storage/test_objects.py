@@ -13,7 +13,7 @@ from earnest.base.durable import unfinished, write_durably
 from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
-from earnest.protocol.merkle import CHUNK, content_leaves, content_root
+from earnest.protocol.merkle import CHUNK, content_root
 
 SIZES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]
 
@@ -33,16 +33,6 @@ def test_what_is_put_is_found_by_its_root(store: ObjectStore, size: int) -> None
     assert root == content_root(content(size))
     assert store.has(root)
     assert store.get(root, size) == content(size)
-    assert store.leaves(root) == content_leaves(content(size))
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_file_gets_the_root_of_its_content(store: ObjectStore, size: int, tmp_path: Path) -> None:
-    source = tmp_path / "payload"
-    source.write_bytes(content(size))
-    root = store.put_file(source)
-    assert root == content_root(content(size))
-    assert store.get(root, size) == content(size)
 
 
 def test_the_name_is_the_root_in_hex(tmp_path: Path) -> None:
@@ -57,8 +47,6 @@ def test_an_object_that_is_not_there_is_unavailable(store: ObjectStore) -> None:
     assert not store.has(root)
     with pytest.raises(Unavailable, match=root.hex()):
         store.get(root, 100)
-    with pytest.raises(Unavailable):
-        store.leaves(root)
 
 
 def test_an_object_over_the_limit_is_refused_at_one_byte_too_many(store: ObjectStore) -> None:
@@ -74,8 +62,6 @@ def test_a_damaged_object_is_found_and_putting_it_again_heals_it(tmp_path: Path)
     store.path_of(root).write_bytes(content(CHUNK) + b"!")
     with pytest.raises(WrongContent, match="damaged"):
         store.get(root, 2 * CHUNK)
-    with pytest.raises(WrongContent, match="damaged"):
-        store.leaves(root)
     assert store.put(content(CHUNK + 1)) == root
     assert store.get(root, 2 * CHUNK) == content(CHUNK + 1)
 
@@ -97,15 +83,6 @@ def test_only_a_root_is_a_name(store: ObjectStore) -> None:
 def test_only_a_folder_has_paths() -> None:
     with pytest.raises(StorageError, match="not a folder"):
         ObjectStore("memory://").path_of(bytes(32))
-
-
-def test_a_file_that_cannot_be_read_whole_leaves_nothing(tmp_path: Path) -> None:
-    store = ObjectStore(tmp_path / "objects")
-    with pytest.raises(FileNotFoundError):
-        store.put_file(tmp_path / "missing")
-    with pytest.raises(IsADirectoryError):
-        store.put_file(tmp_path)
-    assert list((tmp_path / "objects").iterdir()) == []
 
 
 def test_another_nodes_objects_are_read_over_http_and_not_written(tmp_path: Path) -> None:

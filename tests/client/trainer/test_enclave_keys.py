@@ -12,18 +12,13 @@ from earnest.attestation.evidence_file import MAX_EVIDENCE_BYTES, EvidenceFile
 from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_file import PolicyFile
 from earnest.attestation.prover.attester import AttesterError, Quoted
+from earnest.attestation.prover.key_registration import KeyScope, RegistrationError, prepare_registration
 from earnest.attestation.prover.simulated import SimulatedAttester, SimulatedVendor
 from earnest.attestation.roots import INTEL_ROOT_ID
 from earnest.attestation.verifier.registration import RegistrationFacts, verify_registration
 from earnest.base.errors import Reverted
 from earnest.client.storage.objects import ObjectStore
-from earnest.client.trainer.enclave_keys import (
-    RETRY_S,
-    EnclaveKeys,
-    KeyScope,
-    RegistrationError,
-    prepare_registration,
-)
+from earnest.client.trainer.enclave_keys import RETRY_S, EnclaveKeys
 from tests.client.world import Setup, World
 
 VENDOR = SimulatedVendor()

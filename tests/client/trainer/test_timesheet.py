@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from earnest.client.trainer.timesheet import TRAINING, Timesheet, simulate_idle
+from benchmarks.simulated_idle import simulate_idle
+from earnest.client.trainer.timesheet import TRAINING, Timesheet
 from earnest.protocol.schedule import Schedule
 
 APART = Schedule(0, 10, 800, 50, 60, 50, 40, 100, overlap=False)

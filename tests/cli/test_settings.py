@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from earnest.client.settings import Settings, SettingsError
+from earnest.cli.settings import Settings, SettingsError
 
 TOKEN = "9aa3d95b3bc440fa88ea12eaa4456161"
 
