@@ -1,7 +1,7 @@
-"""Keeping what Intel signs about machines: fetched before it ends, kept while nobody can be asked. Protocol section 11.
+"""Fetches collateral from Intel or a caching service and keeps it on disk until it expires. Protocol section 11.
 
-Judging a registration needs none of this: its collateral is in the evidence, by the digest on the record. Who makes
-evidence, and who watches that a platform stays in order, needs collateral that is new.
+For trainers, who need fresh collateral for a new evidence file. Validators need none of this: they use the collateral
+in the evidence file, whose digest is on the record.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -43,22 +43,22 @@ __all__ = [
 ]
 
 MARGIN_S: Final = 15 * 86_400
-"""Fetch again when less is left: Intel signs for 30 days."""
+"""Collateral is fetched again when less than this is left: Intel signs for 30 days."""
 
 MAX_AGE_S: Final = 86_400
-"""Fetch again when the last answer is older: a new evaluation number does not wait for the old one to end."""
+"""Collateral is fetched again when it is older, so that a new evaluation number is noticed in time."""
 
 FETCH_TIMEOUT_S: Final = 30.0
 
-NOT_THE_COLLATERAL: Final = ("debug", "TD attributes", "TCB level", "revocation")
-"""Checks that a quote can only fail under collateral whose signatures and dates hold."""
+FAULTS_OF_THE_QUOTE: Final = ("debug", "TD attributes", "TCB level", "revocation")
+"""Checks that a quote reaches only under collateral whose signatures and dates are valid."""
 
 Fetch = Callable[[bytes], Awaitable[bytes]]
-"""From a quote to the collateral for its platform, as JSON. May raise OSError, RuntimeError or ValueError."""
+"""Fetches the collateral for a quote's platform, as JSON. May raise OSError, RuntimeError or ValueError."""
 
 
 class CollateralUnavailable(EarnestError):
-    """Nobody delivers collateral for a platform, and what is kept has ended."""
+    """No service delivers collateral for a platform, and the kept one has expired or is missing."""
 
 
 @dataclass(frozen=True)
@@ -67,25 +67,25 @@ class Collateral:
 
     data: bytes
     evaluation_number: int
-    """The lower of TCB info and QE identity."""
+    """The lower of those of TCB info and QE identity."""
 
     issued: int
     """Unix second of the newest signed piece."""
 
     expires: int
-    """Unix second at which the first signed piece ends."""
+    """Unix second at which the first signed piece expires."""
 
     note: str = ""
-    """What the operator should know, when it could not be renewed."""
+    """Why it could not be renewed, for the operator; empty if it was."""
 
     @property
     def digest(self) -> bytes:
-        """SHA-256, as on the record."""
+        """SHA-256, as `register` records it."""
         return sha256(self.data).digest()
 
 
 def read_collateral(data: bytes) -> Collateral:
-    """Collateral with its dates, as it says itself; nothing is verified. Raises CollateralError."""
+    """Parses collateral and the dates that it states; verifies nothing. Raises CollateralError."""
     canonical = canonical_collateral(data)
     document = read_json(canonical)
     try:
@@ -100,7 +100,7 @@ def read_collateral(data: bytes) -> Collateral:
 
 
 def pccs(url: str) -> Fetch:
-    """Fetching from a provisioning certificate caching service, or from Intel, at `url`."""
+    """Returns a Fetch from a provisioning certificate caching service, or from Intel, at `url`."""
 
     async def fetch(quote: bytes) -> bytes:
         return (await dcap_qvl.get_collateral(url, quote)).to_json().encode()
@@ -111,7 +111,7 @@ def pccs(url: str) -> Fetch:
 class CollateralCache:
     """Collateral on disk, one file per TEE, processor family and platform CA.
 
-    Nothing is kept that the quote at hand did not verify under, so a lying service can at most deliver nothing.
+    Only collateral under which the quote verified is kept, so a dishonest service can at most deliver nothing.
     """
 
     def __init__(
@@ -129,78 +129,81 @@ class CollateralCache:
         self._lock = asyncio.Lock()
 
     async def collateral(self, quote: bytes, now: int) -> Collateral:
-        """Collateral for the quote's platform that is valid at Unix second `now`, renewed if it is time to.
+        """Returns collateral for the quote's platform that is valid at Unix second `now`, renewed if it is due.
 
-        Raises CollateralUnavailable when there is none and none can be had.
+        Raises CollateralUnavailable if there is none and none can be fetched.
         """
         path = self._folder / f"{platform_name(quote)}.json"
         async with self._lock:
-            kept, asked_at = _kept(path, now)
-            if kept and kept.expires - now >= self._margin_s and 0 <= now - asked_at < self._max_age_s:
-                return kept
+            cached, fetched_at = _cached(path, now)
+            if cached and cached.expires - now >= self._margin_s and 0 <= now - fetched_at < self._max_age_s:
+                return cached
             try:
                 fetched = await self._fetched(quote, now)
             except CollateralUnavailable as error:
-                if kept is None:
+                if cached is None:
                     raise
-                return _with_note(kept, now, error.cause)
-            if kept and (fetched.evaluation_number, fetched.issued) < (kept.evaluation_number, kept.issued):
-                return _with_note(kept, now, "the service answered with older collateral")
+                return _with_note(cached, now, error.cause)
+            if cached and (fetched.evaluation_number, fetched.issued) < (
+                cached.evaluation_number,
+                cached.issued,
+            ):
+                return _with_note(cached, now, "the service answered with older collateral")
             self._folder.mkdir(parents=True, exist_ok=True)
             write_durably(path, _file(fetched, now))
             return fetched
 
     async def _fetched(self, quote: bytes, now: int) -> Collateral:
-        """What the service delivers, verified. Raises CollateralUnavailable."""
+        """Fetches and verifies. Raises CollateralUnavailable."""
         try:
             answer = await asyncio.wait_for(self._fetch(quote), self._timeout_s)
             fetched = read_collateral(answer)
         except TimeoutError as error:
             raise _unavailable(f"the collateral service did not answer in {self._timeout_s:g} s") from error
         except CollateralError as error:
-            raise _unavailable(f"the collateral service answered something else: {error}") from error
+            raise _unavailable(f"the collateral service answered no collateral: {error}") from error
         except (OSError, RuntimeError, ValueError) as error:
             raise _unavailable(f"the collateral service failed: {error}") from error
-        found = verify_quote(quote, fetched.data, self._root, now)
-        if not found.accepted and found.failed[0].name not in NOT_THE_COLLATERAL:
-            raise _unavailable(f"the collateral delivered does not verify: {found.reason}")
+        verified = verify_quote(quote, fetched.data, self._root, now)
+        if not verified.accepted and verified.failed[0].name not in FAULTS_OF_THE_QUOTE:
+            raise _unavailable(f"the collateral delivered does not verify: {verified.reason}")
         return fetched
 
 
 def platform_name(quote: bytes) -> str:
-    """TEE, processor family and CA of a quote's platform, as a file name. Raises CollateralUnavailable."""
+    """Returns TEE, processor family and CA of a quote's platform as a file name. Raises CollateralUnavailable."""
     try:
         parsed = dcap_qvl.parse_quote(quote)
         name = f"{parsed.quote_type()}-{parsed.fmspc()}-{parsed.ca()}".lower()
     except ValueError as error:
         raise CollateralUnavailable(
-            f"the quote does not say what platform it is of: {error}", "give a whole quote"
+            f"the quote does not name its platform: {error}", "give a complete quote"
         ) from error
     if re.fullmatch(r"(tdx|sgx)-[0-9a-f]{12}-[a-z]{1,16}", name) is None:
-        raise CollateralUnavailable("the quote's platform has no usable name", "give a whole quote")
+        raise CollateralUnavailable("the name of the quote's platform is malformed", "give a complete quote")
     return name
 
 
-def _kept(path: Path, now: int) -> tuple[Collateral | None, int]:
-    """What the file holds, if that is valid at `now`, and when it was asked for; a broken file holds nothing."""
+def _cached(path: Path, now: int) -> tuple[Collateral | None, int]:
+    """Returns the file's collateral if it is valid at `now`, and when it was fetched. (None, 0) for a broken file."""
     try:
         with path.open("rb") as file:
             document = read_json(file.read(2 * MAX_COLLATERAL_BYTES))
-        kept = read_collateral(write_json(document["collateral"]))
-        asked_at = int(document["asked_at"])
+        cached = read_collateral(write_json(document["collateral"]))
+        fetched_at = int(document["asked_at"])
     except (OSError, ValueError, TypeError, KeyError):
         return None, 0
-    return (kept if now < kept.expires else None), asked_at
+    return (cached if now < cached.expires else None), fetched_at
 
 
 def _file(collateral: Collateral, now: int) -> bytes:
     return write_json({"asked_at": now, "collateral": read_json(collateral.data)})
 
 
-def _with_note(kept: Collateral, now: int, cause: str) -> Collateral:
-    left = kept.expires - now
-    note = f"{cause}; the collateral kept stays valid for {left // 3600} h {left % 3600 // 60} min"
-    return Collateral(kept.data, kept.evaluation_number, kept.issued, kept.expires, note)
+def _with_note(cached: Collateral, now: int, cause: str) -> Collateral:
+    left = cached.expires - now
+    note = f"{cause}; the cached collateral stays valid for {left // 3600} h {left % 3600 // 60} min"
+    return replace(cached, note=note)
 
 
 def _unavailable(cause: str) -> CollateralUnavailable:
@@ -216,5 +219,5 @@ def _date(text: dict[str, Any], name: str) -> int:
 
 def _list_end(crl: x509.CertificateRevocationList) -> int:
     if crl.next_update_utc is None:
-        raise ValueError("a revocation list without an end")
+        raise ValueError("a revocation list has no end")
     return int(crl.next_update_utc.timestamp())

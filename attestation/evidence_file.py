@@ -1,8 +1,7 @@
-"""The evidence bundle: what a validator needs to judge a registered key, in one file named by its root.
+"""The evidence file: all that a validator needs to verify a registered key, named by its content root.
 
-Canonical JSON (sorted keys, no spaces, ASCII): the same evidence has the same bytes, and so the same root, which
-`register` puts on the record. The file lies under the trainer's URI like a payload. It is a stranger's file: read
-with `EvidenceFile.read`, which bounds every part before it is used.
+Canonical JSON: equal contents have equal bytes, and so the same root, which `register` records on chain. The file is
+served under the trainer's URI like a payload. A stranger wrote it, so `EvidenceFile.read` bounds every part.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from earnest.protocol.merkle import content_root
 
 VERSION: Final = 1
 MAX_EVIDENCE_BYTES: Final = 1 << 20
-"""Of the whole file: a quote and collateral have 30 KB, evidence of eight GPUs 100 KB."""
+"""Limit of the whole file: a quote and collateral have 30 KB, evidence of eight GPUs 100 KB."""
 
 MAX_TEXT_BYTES: Final = 1 << 19
-"""Of the event log, and of the GPU evidence."""
+"""Limit of the event log, and of the GPU evidence."""
 
 FIELDS: Final = ("collateral", "event_log", "gpu", "quote", "version")
 NO_GPU: Final = bytes(32)
 
 
 class EvidenceFileError(EarnestError):
-    """A file that is not canonical evidence."""
+    """Bytes that are not an evidence file in canonical form."""
 
 
 @dataclass(frozen=True)
 class EvidenceFile:
-    """A quote and what judges it. `collateral` is canonical; `event_log` and `gpu` are JSON texts as they came."""
+    """A quote, its canonical collateral, and the unchanged JSON texts of event log and GPU evidence, if any."""
 
     quote: bytes
     collateral: bytes
@@ -51,10 +50,10 @@ class EvidenceFile:
         object.__setattr__(self, "collateral", canonical)
         for name, text in (("event log", self.event_log), ("GPU evidence", self.gpu)):
             if text is not None and not 0 < len(text) <= MAX_TEXT_BYTES:
-                raise _wrong(f"the {name} has {len(text)} bytes, at most {MAX_TEXT_BYTES} are taken")
+                raise _wrong(f"the {name} has {len(text)} bytes, the limit is {MAX_TEXT_BYTES}")
 
     def to_bytes(self) -> bytes:
-        """The file. Raises EvidenceFileError if it would be too large, or a text is not UTF-8."""
+        """Returns the file's bytes. Raises EvidenceFileError if they exceed the limit, or a text is not UTF-8."""
         try:
             texts = {
                 name: None if text is None else text.decode()
@@ -70,24 +69,24 @@ class EvidenceFile:
         }
         content = write_json(document)
         if len(content) > MAX_EVIDENCE_BYTES:
-            raise _wrong(f"it has {len(content)} bytes, at most {MAX_EVIDENCE_BYTES} are taken")
+            raise _wrong(f"it has {len(content)} bytes, the limit is {MAX_EVIDENCE_BYTES}")
         return content
 
     def root(self) -> bytes:
-        """Content root of the file: its name."""
+        """Returns the content root of the file, which is its name."""
         return content_root(self.to_bytes())
 
     def collateral_digest(self) -> bytes:
-        """SHA-256 of the canonical collateral, as `register` puts it on the record."""
+        """Returns the SHA-256 of the canonical collateral, as `register` records it."""
         return collateral_digest(self.collateral)
 
     def gpu_digest(self) -> bytes:
-        """What the second half of the quote's report data must be: SHA-256 of the GPU evidence, zero without."""
+        """Returns the required second half of the quote's report data: SHA-256 of the GPU evidence, zero without it."""
         return gpu_digest(self.gpu)
 
     @classmethod
     def read(cls, content: bytes) -> EvidenceFile:
-        """The evidence in a file. Raises EvidenceFileError unless `content` is exactly what `to_bytes` would write."""
+        """Parses a file. Raises EvidenceFileError unless `content` is exactly what `to_bytes` would write."""
         try:
             document = read_json(content, max_bytes=MAX_EVIDENCE_BYTES)
         except JsonError as error:
@@ -96,19 +95,19 @@ class EvidenceFile:
             raise _wrong(f"it does not have exactly the fields {', '.join(FIELDS)}")
         if document["version"] != VERSION:
             raise _wrong(f"version {document['version']!r} is not {VERSION}")
-        evidence = cls(
+        file = cls(
             quote=_hex(document["quote"]),
             collateral=write_json(document["collateral"]),
             event_log=_text(document["event_log"]),
             gpu=_text(document["gpu"]),
         )
-        if evidence.to_bytes() != content:
-            raise _wrong("it is not written canonically")
-        return evidence
+        if file.to_bytes() != content:
+            raise _wrong("it is not in canonical form")
+        return file
 
 
 def gpu_digest(gpu: bytes | None) -> bytes:
-    """SHA-256 of the GPU evidence, 32 zero bytes where there is none."""
+    """Returns the SHA-256 of the GPU evidence, 32 zero bytes if there is none."""
     return NO_GPU if gpu is None else sha256(gpu).digest()
 
 
@@ -130,7 +129,7 @@ def _text(value: Any) -> bytes | None:
         raise _wrong("a text is not UTF-8") from error
 
 
-def _wrong(told: str) -> EvidenceFileError:
+def _wrong(reason: str) -> EvidenceFileError:
     return EvidenceFileError(
-        f"that is no evidence: {told}", "have the trainer publish the file that `attest register` wrote"
+        f"not an evidence file: {reason}", "have the trainer publish the file that `attest register` wrote"
     )

@@ -1,8 +1,7 @@
 """The half of an attestation policy that no contract can check. Protocol section 11.
 
-Revocation lists, TCB levels and GPU reports need DER and JSON, so validators judge them. For every validator to reach
-one verdict the rules are a file, and the run fixes its hash: `Policy.document` is keccak256 of the canonical bytes
-(sorted keys, no spaces, ASCII).
+Revocation lists, TCB levels and GPU reports need DER and JSON, so validators check them. All of them must reach the
+same answer, so the rules are a file whose hash the run fixes: `Policy.document` is keccak256 of its canonical JSON.
 """
 
 import re
@@ -24,7 +23,7 @@ TcbStatus = Literal[
     "TDRelaunchAdvisedConfigurationNeeded",
 ]
 TCB_STATUSES: Final = get_args(TcbStatus)
-"""Every status that a policy may accept. Revoked is none of them, and so can never be accepted."""
+"""Every status that a policy may accept. Revoked is not among them, so it can never be accepted."""
 
 SignedStatus = Literal[
     "UpToDate",
@@ -41,7 +40,7 @@ GPU_ARCHITECTURES: Final = ("HOPPER", "BLACKWELL")
 
 MAX_DOCUMENT_BYTES: Final = 1 << 16
 MAX_ENTRIES: Final = 256
-"""Of any list in a document."""
+"""Limit of every list in a document."""
 
 MAX_GRACE_S: Final = 366 * 86_400
 MAX_MARGIN_S: Final = 30 * 86_400
@@ -52,7 +51,7 @@ MAX_GPUS: Final = 64
 
 
 class PolicyDocumentError(ValueError):
-    """A policy document that is not one, with the offending key."""
+    """Bytes or values that are no policy document, with the offending key."""
 
 
 def _require(condition: bool, reason: str) -> None:
@@ -62,41 +61,41 @@ def _require(condition: bool, reason: str) -> None:
 
 @dataclass(frozen=True)
 class PolicyDocument:
-    """What validators demand of a quote whose signatures hold. The defaults accept a genuine up-to-date machine."""
+    """Rules for a quote whose signatures are valid. The defaults accept a genuine up-to-date machine."""
 
     statuses: tuple[str, ...] = ("UpToDate",)
-    """TCB statuses that count (`TCB_STATUSES`)."""
+    """Accepted TCB statuses, of `TCB_STATUSES`."""
 
     grace_s: int = 0
-    """Seconds after the date of its TCB level for which an OutOfDate machine counts, if its status does."""
+    """Seconds after the date of its TCB level for which an OutOfDate machine is accepted, if its status is."""
 
     evaluation_floor: int = 0
-    """Lowest TCB evaluation data number of the collateral: several are validly signed at once."""
+    """Lowest accepted TCB evaluation data number of the collateral: Intel signs several at the same time."""
 
     denied_advisories: tuple[str, ...] = ()
-    """Security advisories (`INTEL-SA-01192`) that a machine must not be exposed to."""
+    """Security advisories (`INTEL-SA-01192`) that a machine must not be affected by."""
 
     denied_families: tuple[str, ...] = ()
-    """Processor families (FMSPC, 12 upper-case hexadecimal digits) whose keys are known to leak."""
+    """Refused processor families (FMSPC, 12 upper-case hexadecimal digits), such as those whose keys leak."""
 
     allow_dynamic_platform: bool = True
-    """Machines whose processor packages may be exchanged. Every genuine TDX quote seen says so."""
+    """Accepts machines whose processor packages can be exchanged; true of every genuine TDX quote so far."""
 
     allow_smt: bool = True
-    """Machines with hyper-threading on. Every genuine TDX quote seen says so."""
+    """Accepts machines with hyper-threading; true of every genuine TDX quote so far."""
 
     allow_cached_keys: bool = True
-    """Machines whose platform keys Intel keeps. Every genuine TDX quote seen says so."""
+    """Accepts machines whose platform keys Intel stores; true of every genuine TDX quote so far."""
 
     margin_s: int = 86_400
     """Seconds for which the collateral must still be valid at the registration."""
 
     events: tuple[tuple[str, str], ...] = ()
-    """(name, payload as lower-case hexadecimal) of run-time events, each exactly once in the TD's event log: the
-    digest of the training container, for example. Not empty: an event log is required."""
+    """(name, payload as lower-case hexadecimal) of run-time events that the TD's event log must have exactly once,
+    such as the digest of the training container. An event log is required unless this is empty."""
 
     gpus: int = 0
-    """NVIDIA GPUs that the evidence must show; 0: GPU evidence is neither asked for nor judged."""
+    """Number of NVIDIA GPUs that the evidence file must show; with 0, GPU evidence is neither required nor checked."""
 
     gpu_architectures: tuple[str, ...] = GPU_ARCHITECTURES
 
@@ -109,9 +108,9 @@ class PolicyDocument:
         _require(bool(self.statuses), "no status is accepted")
         for status in self.statuses:
             _require(status in TCB_STATUSES, f"statuses: {status!r} is none of {', '.join(TCB_STATUSES)}")
-        _require(0 <= self.grace_s <= MAX_GRACE_S, f"grace_s lies in [0, {MAX_GRACE_S}]")
+        _require(0 <= self.grace_s <= MAX_GRACE_S, f"grace_s is not in [0, {MAX_GRACE_S}]")
         _require(
-            0 <= self.evaluation_floor <= MAX_EVALUATION, f"evaluation_floor lies in [0, {MAX_EVALUATION}]"
+            0 <= self.evaluation_floor <= MAX_EVALUATION, f"evaluation_floor is not in [0, {MAX_EVALUATION}]"
         )
         for advisory in self.denied_advisories:
             _require(
@@ -123,16 +122,16 @@ class PolicyDocument:
                 re.fullmatch(r"[0-9A-F]{12}", family) is not None,
                 f"denied_families: {family!r} is not 12 upper-case hexadecimal digits",
             )
-        _require(0 <= self.margin_s <= MAX_MARGIN_S, f"margin_s lies in [0, {MAX_MARGIN_S}]")
+        _require(0 <= self.margin_s <= MAX_MARGIN_S, f"margin_s is not in [0, {MAX_MARGIN_S}]")
         for name, payload in self.events:
-            _require(0 < len(name) <= 128, "events: a name has 1 to 128 characters")
+            _require(0 < len(name) <= 128, "events: a name must have 1 to 128 characters")
             _require(
                 len(payload) <= 2048 and re.fullmatch(r"([0-9a-f]{2})*", payload) is not None,
-                f"events: the payload of {name!r} is not lower-case hexadecimal of at most 1024 bytes",
+                f"events: the payload of {name!r} is not at most 1024 bytes of lower-case hexadecimal",
             )
         names = {name for name, _ in self.events}
         _require(len(names) == len(self.events), "events: a name occurs twice")
-        _require(0 <= self.gpus <= MAX_GPUS, f"gpus lies in [0, {MAX_GPUS}]")
+        _require(0 <= self.gpus <= MAX_GPUS, f"gpus is not in [0, {MAX_GPUS}]")
         for architecture in self.gpu_architectures:
             _require(
                 architecture in GPU_ARCHITECTURES,
@@ -140,16 +139,16 @@ class PolicyDocument:
             )
 
     def to_json(self) -> bytes:
-        """The canonical bytes."""
+        """Returns the canonical bytes."""
         return write_json(asdict(self))
 
     def hash(self) -> bytes:
-        """keccak256 of the canonical bytes: `Policy.document`."""
+        """Returns keccak256 of the canonical bytes: `Policy.document`."""
         return keccak(self.to_json())
 
     @classmethod
     def from_json(cls, data: bytes) -> "PolicyDocument":
-        """Parse a document in any layout; keys left out have their default.
+        """Parses a document in any layout; missing keys have their default.
 
         Raises PolicyDocumentError on an unknown or repeated key, and on a value of the wrong type or range.
         """
@@ -165,7 +164,7 @@ class PolicyDocument:
 
 
 def _typed(kind: Any, value: Any, path: str) -> Any:
-    """`value` as an int, bool, str or tuple of such; bool is no int."""
+    """Checks and converts `value` to an int, bool, str or tuple of such; a bool is no int."""
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         _require(isinstance(value, list), f"{path}: not a list")

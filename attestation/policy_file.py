@@ -1,7 +1,7 @@
 """A run's attestation policy as its sponsor writes it: one JSON file with both halves.
 
-`policy` is what the registry checks, `document` what validators check beside it. The run fixes the hash of the first,
-which holds the hash of the second; the file lies among the run's files, so that everyone reads the same rules.
+`policy` is for the registry, `document` for validators. The run fixes the hash of the first, which contains the hash of
+the second; the file is one of the run's files, so that everyone reads the same rules.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DEFAULT_TTL_S: Final = 7 * DAY
 
 
 class PolicyFileError(EarnestError):
-    """A file that is no attestation policy, or quotes that no policy can be made from."""
+    """A file that is no attestation policy, or quotes that cannot be made into one."""
 
 
 @dataclass(frozen=True)
 class PolicyFile:
-    """Both halves. Raises PolicyFileError if the first names another second half."""
+    """Both halves. Raises PolicyFileError if `policy` names another document."""
 
     policy: Policy
     document: PolicyDocument
@@ -41,50 +41,50 @@ class PolicyFile:
     def __post_init__(self) -> None:
         if self.policy.document != self.document.hash():
             raise _wrong(
-                f"its policy names document 0x{self.policy.document.hex()}, its own is 0x{self.document.hash().hex()}"
+                f"its policy names document 0x{self.policy.document.hex()}, it has 0x{self.document.hash().hex()}"
             )
 
     @property
     def hash(self) -> bytes:
-        """What the run's `attestation_policy` is."""
+        """The run's `attestation_policy`."""
         return self.policy.hash()
 
     @property
     def root_name(self) -> str:
-        """Whose machines it takes, for people."""
+        """Name of the root whose machines are accepted, for people."""
         return root_name(self.policy.root_id)
 
     def to_bytes(self) -> bytes:
-        """Canonical: sorted keys, no spaces, ASCII."""
-        return write_json(self._whole())
+        """Returns the canonical JSON."""
+        return write_json(self._as_json())
 
     def to_text(self) -> str:
-        """The same for people to read and edit."""
-        return json.dumps(self._whole(), sort_keys=True, indent=2) + "\n"
+        """Returns indented JSON, for people to read and edit."""
+        return json.dumps(self._as_json(), sort_keys=True, indent=2) + "\n"
 
-    def _whole(self) -> dict[str, Any]:
+    def _as_json(self) -> dict[str, Any]:
         return {"policy": read_json(self.policy.to_json()), "document": read_json(self.document.to_json())}
 
     @classmethod
     def from_bytes(cls, content: bytes) -> PolicyFile:
-        """The policy in a file, in any layout; strict about fields and values. Raises PolicyFileError."""
+        """Parses a policy file of any layout; strict about fields and values. Raises PolicyFileError."""
         try:
-            whole = read_json(content, max_bytes=MAX_POLICY_BYTES)
+            document = read_json(content, max_bytes=MAX_POLICY_BYTES)
         except JsonError as error:
             raise _wrong(str(error)) from error
-        if not isinstance(whole, dict) or tuple(sorted(whole)) != FIELDS:
+        if not isinstance(document, dict) or tuple(sorted(document)) != FIELDS:
             raise _wrong(f"it does not have exactly the fields {' and '.join(FIELDS)}")
         try:
             return cls(
-                Policy.from_json(write_json(whole["policy"])),
-                PolicyDocument.from_json(write_json(whole["document"])),
+                Policy.from_json(write_json(document["policy"])),
+                PolicyDocument.from_json(write_json(document["document"])),
             )
         except (PolicyError, PolicyDocumentError) as error:
             raise _wrong(str(error)) from error
 
     @classmethod
     def read(cls, path: Path) -> PolicyFile:
-        """The policy in the file at `path`. Raises PolicyFileError."""
+        """Reads the policy file at `path`. Raises PolicyFileError."""
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_POLICY_BYTES + 1)
@@ -107,18 +107,16 @@ class PolicyFile:
         evaluation_floor: int = 0,
         guardian: str = ZERO_ADDRESS,
     ) -> PolicyFile:
-        """A policy that takes what runs in `quotes` (all of one TEE type), from platforms certified as theirs.
+        """Makes a policy that accepts the workloads of `quotes` (all of one TEE type), on platforms of the same CAs.
 
         `root` is the id of the root to trust (default: that of the first quote's own chain, which proves nothing by
-        itself: look at what it is). The CAs that are pinned are those in the quotes. Raises PolicyFileError.
+        itself: check which root it is). The CAs in the quotes are pinned. Raises PolicyFileError.
         """
         if not quotes:
-            raise PolicyFileError(
-                "a policy is made from at least one quote", "give a quote of what may train"
-            )
+            raise PolicyFileError("no quote is given", "give a quote of each workload that may train")
         if len({(quote.qe.mrsigner, quote.qe.product) for quote in quotes}) > 1:
             raise PolicyFileError(
-                "the quotes are of more than one quoting enclave", "give quotes of one TEE type"
+                "the quotes are from more than one quoting enclave", "give quotes of one TEE type"
             )
         document = document or PolicyDocument()
         try:
@@ -144,12 +142,12 @@ class PolicyFile:
 
 
 def own_root_id(quote: Quote) -> bytes:
-    """Id of the root that the quote's own chain ends in: a claim, until the chain is verified. Raises QuoteError."""
+    """Returns the id of the root at the end of the quote's own chain, unverified. Raises QuoteError."""
     try:
         return root_id(parse_certificate(pem_to_ders(quote.chain)[-1]).public_key)
     except (CertificateError, IndexError) as error:
         raise QuoteError(f"PCK certificate chain: {error}") from error
 
 
-def _wrong(told: str) -> PolicyFileError:
-    return PolicyFileError(f"that is no attestation policy: {told}", "make one with `earnest attest policy`")
+def _wrong(reason: str) -> PolicyFileError:
+    return PolicyFileError(f"not an attestation policy: {reason}", "make one with `earnest attest policy`")

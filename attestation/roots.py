@@ -1,4 +1,4 @@
-"""Vendors' root certificates, their ids and names. Which of them a run accepts is stated by its policy."""
+"""Vendors' root certificates, their ids and names. A run's policy says which root it accepts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from earnest.protocol import attestation
 from earnest.protocol.attestation import INTEL_ROOT_KEY
 
 INTEL_ROOT_ID = attestation.root_id(INTEL_ROOT_KEY)
-"""Of Intel's SGX Root CA, which certifies SGX and TDX."""
+"""Id of Intel's SGX Root CA, which certifies SGX and TDX."""
 
 SIMULATED_ROOT_ID = bytes.fromhex("2fae80e6e58640e6aeab6aa7c48437ef1f0cacf23e240e1a6a6c298979af9c5f")
-"""Of the simulated vendor that everyone shares (`simulated.DEFAULT_SEED`)."""
+"""Id of the shared simulated vendor's root (`simulated.DEFAULT_SEED`)."""
 
 INTEL_NAME = "Intel SGX Root CA"
 SIMULATED_NAME = "SIMULATED - NOT A TEE"
@@ -81,25 +81,25 @@ AMD_ROOTS: Final = {
     bytes.fromhex("4c6598d19c18719c5dfd4a7d335f674e5bfe1d8f800cea2cf270c10d103db2f1"): "Genoa",
     bytes.fromhex("1f084161a44bb6d93778a904877d4819cafa5d05ef4193b2ded9dd9c73dd3f6a"): "Turin",
 }
-"""SHA-256 of AMD's root certificates (ARK, DER) and the processor generation that each signs for."""
+"""Processor generation by SHA-256 of AMD's root certificate for it (ARK, DER)."""
 
 PRODUCTION_ROOTS: Final = {INTEL_ROOT_ID: INTEL_SGX_ROOT_CA}
-"""Root certificates of hardware by root id. A run that pins another root shows its id on the record."""
+"""Root certificates of real hardware by root id. A run that pins another root shows its id on chain."""
 
 SIMULATED_WARNING = "SIMULATED: software made this. It is NOT A TEE and proves nothing about any machine."
 
 
 class RootError(EarnestError):
-    """A file that is not one root certificate."""
+    """A file that is not exactly one root certificate."""
 
 
 def root_name(root_id: bytes) -> str:
-    """What to show for a root id. Any root that is neither Intel's nor the shared simulated one is unknown."""
+    """Returns the name to show for a root id: Intel's, the shared simulated one, or unknown."""
     return NAMES.get(root_id, UNKNOWN_NAME)
 
 
 def root_id(certificate: bytes) -> bytes:
-    """The id of a root certificate, PEM or DER: keccak256 of its P-256 public key, x then y. Raises RootError."""
+    """Returns the id of a root certificate, PEM or DER: keccak256 of its P-256 key, x then y. Raises RootError."""
     try:
         loaded = (
             x509.load_pem_x509_certificate(certificate)
@@ -108,7 +108,7 @@ def root_id(certificate: bytes) -> bytes:
         )
         key = loaded.public_key()
     except ValueError as error:
-        raise RootError("that is not a certificate", "give one root certificate, PEM or DER") from error
+        raise RootError("the file is not a certificate", "give one root certificate, PEM or DER") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise RootError("the root's key is not on P-256", "give the root that certifies the platform")
     return attestation.root_id(key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)[1:])

@@ -1,1 +1,1 @@
-"""What vendors sign, taken apart: quotes, certificates, collateral. Nothing here checks a signature."""
+"""Parsers of what vendors sign: quotes, certificates, collateral. Nothing here checks a signature."""

@@ -1,8 +1,8 @@
-"""The little of X.509 that a quote's chain needs: what is signed, the key in it, the platform's id. Section 11.
+"""Parses the parts of a certificate that the registry uses: signed part, public key, platform id. Section 11.
 
-Strict DER with lengths checked before use, and no more of it than the chain's certificates have. Names, dates and
-extensions are left to the off-chain verifier; the registry proves the two positions that it uses by the bytes before
-them, inside what the CA signed.
+Strict DER: lengths are checked before use, and only what a quote's chain contains is supported. Names, dates and
+extensions are left to the off-chain verifier. The registry proves the two positions that it uses by the bytes before
+them, inside the part that the CA signed.
 """
 
 import base64
@@ -29,11 +29,11 @@ _PEM = re.compile(
 
 
 class CertificateError(ValueError):
-    """Not a certificate that a quote's chain can hold, with the reason."""
+    """Bytes that are no certificate of a quote's chain, with the reason."""
 
 
 def pem_to_ders(pem: bytes) -> list[bytes]:
-    """The certificates of a PEM chain in its order. Raises CertificateError for anything else between them."""
+    """Returns the certificates of a PEM chain, in order. Raises CertificateError for anything else between them."""
     ders: list[bytes] = []
     at = 0
     while at < len(pem):
@@ -58,16 +58,16 @@ class Certificate:
 
     der: bytes
     tbs: bytes
-    """What the issuer signed."""
+    """The part that the issuer signed."""
 
     signature: tuple[int, int]
-    """r, s; genuine ones have a high s half of the time."""
+    """r, s; s is not normalised to the lower half."""
 
     key_at: int
-    """Where x of the public key begins in `tbs`."""
+    """Offset of the public key's x in `tbs`."""
 
     ppid_at: int
-    """Where the PPID begins in `tbs`; 0 where there is none (not a PCK certificate)."""
+    """Offset of the PPID in `tbs`; 0 if there is none (not a PCK certificate)."""
 
     @property
     def public_key(self) -> bytes:
@@ -86,20 +86,20 @@ class Certificate:
 
 
 def parse_certificate(der: bytes) -> Certificate:
-    """Finds what is signed, the key and the PPID in a certificate. Raises CertificateError."""
+    """Finds the signed part, the key and the PPID of a certificate. Raises CertificateError."""
     if len(der) > MAX_CERTIFICATE:
         raise CertificateError(f"{len(der)} bytes are more than a certificate's {MAX_CERTIFICATE}")
     content, end = _element(der, 0, _SEQUENCE, "the certificate")
     if end != len(der):
-        raise CertificateError("bytes behind the certificate")
-    _, tbs_end = _element(der, content, _SEQUENCE, "what is signed")
+        raise CertificateError("bytes after the certificate")
+    _, tbs_end = _element(der, content, _SEQUENCE, "the signed part")
     tbs = der[content:tbs_end]
     _, algorithm_end = _element(der, tbs_end, _SEQUENCE, "the signature's algorithm")
     if der[tbs_end:algorithm_end] != ECDSA_SHA256:
         raise CertificateError("not signed with ECDSA over SHA-256")
     bits, bits_end = _element(der, algorithm_end, _BIT_STRING, "the signature")
     if bits_end != end or der[bits : bits + 1] != b"\0":
-        raise CertificateError("the signature is no whole number of bytes")
+        raise CertificateError("the signature is not a whole number of bytes")
     return Certificate(
         der=der,
         tbs=tbs,
@@ -114,7 +114,7 @@ def _signature(der: bytes) -> tuple[int, int]:
     first, first_end = _element(der, content, _INTEGER, "r")
     second, second_end = _element(der, first_end, _INTEGER, "s")
     if second_end != end or end != len(der):
-        raise CertificateError("bytes behind the signature")
+        raise CertificateError("bytes after the signature")
     return _number(der[first:first_end]), _number(der[second:second_end])
 
 
@@ -128,10 +128,9 @@ def _number(raw: bytes) -> int:
 
 
 def _only(tbs: bytes, prefix: bytes, size: int, what: str) -> int:
-    """Where the value behind `prefix` begins, when there is exactly one."""
-    found = tbs.count(prefix)
-    if found != 1:
-        raise CertificateError(f"{found} times a {what}")
+    """Returns the offset of the value after `prefix`, which must occur exactly once."""
+    if (count := tbs.count(prefix)) != 1:
+        raise CertificateError(f"{what} occurs {count} times, expected once")
     at = tbs.index(prefix) + len(prefix)
     if at + size > len(tbs):
         raise CertificateError(f"the {what} is cut off")
@@ -139,7 +138,7 @@ def _only(tbs: bytes, prefix: bytes, size: int, what: str) -> int:
 
 
 def _element(der: bytes, at: int, tag: int, what: str) -> tuple[int, int]:
-    """Content's beginning and end of the DER element at `at`."""
+    """Returns start and end of the content of the DER element at `at`."""
     if at + 2 > len(der) or der[at] != tag:
         raise CertificateError(f"{what} is not where it should be")
     first = der[at + 1]

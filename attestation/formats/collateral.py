@@ -1,8 +1,8 @@
-"""What Intel signs about its machines: one canonical form, whose SHA-256 is on the record. Protocol section 11.
+"""Collateral: what Intel signs about its machines, in the canonical form whose SHA-256 is on chain. Section 11.
 
 Collateral is the JSON of DCAP libraries: certificate chains, two revocation lists, TCB info and QE identity with
 their signatures, the signed texts as strings, byte for byte. Its optional `pck_certificate_chain` would override the
-chain inside a quote, so it is no part of the canonical form.
+chain inside a quote, so the canonical form leaves it out.
 """
 
 from hashlib import sha256
@@ -11,7 +11,7 @@ from typing import Final
 from earnest.base.strict_json import JsonError, read_json, write_json
 
 MAX_COLLATERAL_BYTES: Final = 1 << 18
-"""Genuine collateral has about 20 kB; a revocation list may grow."""
+"""Genuine collateral has about 20 KB; a revocation list may grow."""
 
 COLLATERAL_FIELDS: Final = (
     "pck_crl",
@@ -28,11 +28,11 @@ OVERRIDE: Final = "pck_certificate_chain"
 
 
 class CollateralError(ValueError):
-    """Bytes that are no collateral, with what is wrong."""
+    """Bytes that are not collateral, with the reason."""
 
 
 def canonical_collateral(data: bytes) -> bytes:
-    """The canonical bytes of collateral in any layout: nine strings, sorted keys, no spaces, ASCII.
+    """Returns the canonical bytes of collateral in any layout: nine strings as canonical JSON.
 
     Raises CollateralError if it is too large, not JSON, or has not exactly the known fields as strings.
     """
@@ -57,5 +57,5 @@ def canonical_collateral(data: bytes) -> bytes:
 
 
 def collateral_digest(data: bytes) -> bytes:
-    """SHA-256 of the canonical bytes. Raises CollateralError."""
+    """Returns the SHA-256 of the canonical bytes. Raises CollateralError."""
     return sha256(canonical_collateral(data)).digest()

@@ -1,8 +1,8 @@
-"""Quotes of Intel TDX (versions 4 and 5) and SGX (version 3), taken apart. Protocol section 11.
+"""Parses quotes of Intel TDX (versions 4 and 5) and SGX (version 3). Protocol section 11.
 
-Layouts are those of Intel's DCAP quote library. Numbers are little endian. What is signed is the header and the
-body (version 5: with the six bytes between them that name the body), nothing after it: appended bytes, the stated
-lengths and the outer certification type can be altered by anyone, so nothing may be keyed on a quote's file.
+Layouts are those of Intel's DCAP quote library. Numbers are little endian. The signature covers the header and the
+body (version 5: and the six bytes between them that name the body), nothing after it. Anyone can alter appended bytes,
+the stated lengths and the outer certification type, so a quote must never be identified by the hash of its file.
 
 ```
 header 48 | [v5: body type 2, body size 4] | body 384 (SGX), 584 (TDX 1.0), 648 (TDX 1.5) | length 4 |
@@ -10,7 +10,7 @@ signature 64 | attestation key 64 | [v4, v5: type 2, size 4] | QE report 384 | Q
 auth size 2 | auth | certification type 2 | size 4 | PEM chain
 ```
 
-Nothing here checks a signature: `validator.attestation` and the registry do.
+Nothing here checks a signature: `attestation.verifier` and the registry do.
 """
 
 from collections.abc import Sequence
@@ -35,17 +35,17 @@ SGX_BODY: Final = 384
 TDX10_BODY: Final = 584
 TDX15_BODY: Final = 648
 MAX_PCK: Final = 1536
-"""Bytes of a PCK certificate's signed part that the registry takes; genuine ones have 1,080 to 1,180."""
+"""The registry's limit for a PCK certificate's signed part, in bytes; genuine ones have 1,080 to 1,180."""
 
 MAX_QE_AUTH: Final = 128
-"""Bytes of a quoting enclave's auth data that the registry takes; Intel's has 32."""
+"""The registry's limit for a quoting enclave's auth data, in bytes; Intel's has 32."""
 
 SGX_TEE: Final = bytes.fromhex("00000000")
 TDX_TEE: Final = bytes.fromhex("81000000")
 ECDSA_P256: Final = 2
 INTEL_QE: Final = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
 PCK_CHAIN: Final = 5
-"""Certification data that is the PEM chain of the PCK certificate."""
+"""Type of certification data: the PEM chain of the PCK certificate."""
 
 MAX_QUOTE: Final = 1 << 16
 """Genuine quotes are 4 to 5 KB."""
@@ -54,11 +54,11 @@ Tee = Literal["tdx", "sgx"]
 
 
 class QuoteError(ValueError):
-    """Not a quote of a supported kind, with the reason."""
+    """Bytes that are not a quote of a supported format, with the reason."""
 
 
 class _Reader:
-    """Takes bytes off the front of a buffer and never reads beyond its end."""
+    """Reads a buffer from front to end, never beyond it."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw, self.at = raw, 0
@@ -113,7 +113,7 @@ class QeReport:
 
 @dataclass(frozen=True)
 class Quote:
-    """A quote's parts as they stand in it. Nothing is verified."""
+    """The parts of a quote, unverified."""
 
     version: int
     tee: Tee
@@ -124,7 +124,7 @@ class Quote:
     """TD report (584 or 648 bytes) or SGX report (384)."""
 
     signed: bytes
-    """What the attestation key signs: header and body (version 5: what names the body between them)."""
+    """The part that the attestation key signs: header and body (version 5: and the six bytes between them)."""
 
     signature: bytes
     """r, s over `signed`."""
@@ -141,7 +141,7 @@ class Quote:
     """PEM: PCK certificate, its CA, the root; all three unauthenticated until they are checked."""
 
     trailing: bytes
-    """Bytes behind the chain, of no meaning."""
+    """Bytes after the chain; they mean nothing."""
 
     @property
     def qe(self) -> QeReport:
@@ -149,7 +149,7 @@ class Quote:
 
     @property
     def report_data(self) -> bytes:
-        """64 bytes that the enclave chose."""
+        """64 bytes chosen by the enclave."""
         return self.body[320:384] if self.tee == "sgx" else self.body[520:584]
 
     @property
@@ -159,12 +159,12 @@ class Quote:
 
     @property
     def debug(self) -> bool:
-        """Whether others may read the memory: any bit of a TD's TUD group, or the enclave's DEBUG flag."""
+        """True if others may read the memory: any bit of a TD's TUD group, or the enclave's DEBUG flag."""
         return bool(self.attributes[0] & 2) if self.tee == "sgx" else self.attributes[0] != 0
 
     @property
     def sept_ve_disabled(self) -> bool:
-        """Bit 28 of the TD attributes, without which the host can make a TD's pages vanish; True for SGX."""
+        """Bit 28 of the TD attributes, without which the host can remove a TD's pages; True for SGX."""
         return self.tee == "sgx" or bool(self.attributes[3] & 0x10)
 
     @property
@@ -174,25 +174,25 @@ class Quote:
 
     @property
     def unmeasured(self) -> bytes:
-        """What the host chose and the workload id leaves out: MROWNER and MROWNERCONFIG, or CONFIGID and CONFIGSVN.
+        """Fields set by the host and left out of the workload id: MROWNER and MROWNERCONFIG, or CONFIGID and CONFIGSVN.
 
-        Code may read its orders there, so the registry takes only zero.
+        Code could take its configuration from there, so the registry accepts only zero.
         """
         return self.body[192:256] + self.body[260:262] if self.tee == "sgx" else self.body[232:328]
 
     def measurements(self) -> dict[str, bytes]:
-        """Every measured field by its name, those outside the workload id included."""
+        """Returns every measured field by name, including those outside the workload id."""
         fields = _SGX_FIELDS if self.tee == "sgx" else _TDX_FIELDS
-        found = {name: self.body[at : at + size] for name, (at, size) in fields.items()}
+        values = {name: self.body[at : at + size] for name, (at, size) in fields.items()}
         if len(self.body) == TDX15_BODY:
-            found |= {"tee_tcb_svn_2": self.body[584:600], "mr_service_td": self.service_td}
-        return found
+            values |= {"tee_tcb_svn_2": self.body[584:600], "mr_service_td": self.service_td}
+        return values
 
     def workload(self) -> bytes:
-        """What runs, as one id: 32 bytes.
+        """Returns the id of the code that runs, 32 bytes.
 
         keccak256 of the TEE type and, for TDX, TD attributes, XFAM, MRTD, config id, RTMR0, RTMR1, RTMR2; for SGX,
-        attributes, MRENCLAVE, MRSIGNER, product, SVN: as they stand in the body. RTMR3 is left to the event log.
+        attributes, MRENCLAVE, MRSIGNER, product, SVN; all as in the body. RTMR3 is checked by the event log.
         """
         body = self.body
         if self.tee == "sgx":
@@ -230,15 +230,15 @@ _SGX_FIELDS: Final = {
 
 
 def parse_quote(raw: bytes) -> Quote:
-    """Takes a quote apart. Raises QuoteError for all that is no TDX v4, TDX v5 or SGX v3 quote with a PCK chain."""
+    """Parses a quote. Raises QuoteError for anything but a TDX v4, TDX v5 or SGX v3 quote with a PCK chain."""
     if len(raw) > MAX_QUOTE:
-        raise QuoteError(f"{len(raw)} bytes are more than a quote's {MAX_QUOTE}")
+        raise QuoteError(f"{len(raw)} bytes exceed a quote's limit of {MAX_QUOTE}")
     reader = _Reader(raw)
     header = reader.take(HEADER, "the header")
     version, tee = _kind(header)
     body = _body(reader, version, tee)
     signed = raw[: reader.at]
-    reader.take(4, "the signature's length")  # not signed, so not believed
+    reader.take(4, "the signature's length")  # not signed, so not used
     signature = reader.take(KEY, "the signature")
     attestation_key = reader.take(KEY, "the attestation key")
     if version != 3:
@@ -296,7 +296,7 @@ def _body(reader: _Reader, version: int, tee: Tee) -> bytes:
 
 
 def claims(quote: Quote) -> Claims:
-    """What the registry would read out of the quote. Raises QuoteError when its PCK certificate cannot be used."""
+    """Returns the claims that the registry reads from the quote. Raises QuoteError without a usable PCK certificate."""
     pck, _ = pck_chain(quote)
     assert pck.ppid is not None
     return Claims(
@@ -310,7 +310,7 @@ def claims(quote: Quote) -> Claims:
 
 
 def pck_chain(quote: Quote) -> tuple[Certificate, Certificate]:
-    """The PCK certificate of a quote and that of its CA. Raises QuoteError when there are none of use."""
+    """Returns the PCK certificate of a quote and that of its CA. Raises QuoteError if they are not usable."""
     try:
         ders = pem_to_ders(quote.chain)
         if len(ders) < 2:
@@ -324,13 +324,13 @@ def pck_chain(quote: Quote) -> tuple[Certificate, Certificate]:
 
 
 def quote_calldata(quote: Quote, pck_cas: Sequence[bytes]) -> QuoteParts:
-    """A quote's parts as `register` and `check_quote` take them. `pck_cas` are the policy's. Raises QuoteError."""
+    """Returns a quote as calldata of `register` and `check_quote`. `pck_cas` are the policy's. Raises QuoteError."""
     pck, issuer = pck_chain(quote)
     if issuer.public_key not in pck_cas:
         raise QuoteError("the CA of the PCK certificate is not one of the policy's")
     if len(pck.tbs) > MAX_PCK or len(quote.qe_auth) > MAX_QE_AUTH:
         raise QuoteError(
-            f"the registry takes {MAX_PCK} bytes of a PCK certificate, {MAX_QE_AUTH} of auth data"
+            f"the registry accepts at most {MAX_PCK} bytes of a PCK certificate, {MAX_QE_AUTH} of auth data"
         )
     return QuoteParts(
         ca=list(pck_cas).index(issuer.public_key),

@@ -1,1 +1,1 @@
-"""Inside a TEE: who makes its quotes, and the key that lives there."""
+"""The side inside a TEE: attesters that get quotes from it, and the enclave key."""

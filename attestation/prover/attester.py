@@ -1,4 +1,4 @@
-"""Who makes a quote: the interface that the simulated attester and the two hardware ones share."""
+"""The interface shared by all attesters: the simulated one and the two for hardware."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from earnest.attestation.formats.quote import QuoteError, parse_quote
 from earnest.base.errors import EarnestError
 
 REPORT_DATA_BYTES = 64
-"""What a quote carries for its owner, in every format."""
+"""Size of the report data in a quote of every format."""
 
 MAX_QUOTE_BYTES = 16 * 1024
 """Genuine quotes with their certificates have about 5 KB."""
 
 
 class AttesterError(EarnestError):
-    """The platform gave no quote, or one that is not for what was asked."""
+    """The platform gave no quote, or one over other report data."""
 
 
 class NoTeeError(AttesterError):
-    """This machine does not offer that kind of attester."""
+    """This machine does not support that attester."""
 
 
 @dataclass(frozen=True)
 class Quoted:
-    """A quote, and what the attester knows beside it.
+    """A quote, with event log and collateral if the attester has them.
 
-    `event_log` is the JSON list of what was measured into the registers; `collateral` the JSON that judges the
-    quote, canonical as `earnest.attestation.formats.collateral` has it. Hardware leaves out what it does not have.
+    `event_log` is the JSON list of the events measured into the registers, `collateral` is canonical JSON
+    (`earnest.attestation.formats.collateral`).
     """
 
     quote: bytes
@@ -37,7 +37,7 @@ class Quoted:
 
 
 class Attester(Protocol):
-    """Makes quotes over 64 bytes of its owner's choice."""
+    """Makes quotes over 64 bytes of report data."""
 
     @property
     def kind(self) -> str:
@@ -46,35 +46,35 @@ class Attester(Protocol):
 
     @property
     def root_id(self) -> bytes:
-        """Id of the root CA that its quotes lead to: keccak256 of the root's public key, x then y."""
+        """Id of the root CA of its quotes: keccak256 of the root's public key, x then y."""
         ...
 
     def quote(self, report_data: bytes) -> Quoted:
-        """A quote over `report_data` (64 bytes). Raises AttesterError."""
+        """Returns a quote over `report_data` (64 bytes). Raises AttesterError."""
         ...
 
 
 def check_report_data(report_data: bytes) -> None:
-    """Raises ValueError for anything but 64 bytes: a shorter one would be padded, each platform in its own way."""
+    """Raises ValueError for anything but 64 bytes: platforms pad shorter data in different ways."""
     if len(report_data) != REPORT_DATA_BYTES:
         raise ValueError(f"report data has {REPORT_DATA_BYTES} bytes, not {len(report_data)}")
 
 
-def check_quote_is_for(quote: bytes, report_data: bytes, who: str) -> None:
+def check_quote_is_for(quote: bytes, report_data: bytes, source: str) -> None:
     """Raises AttesterError unless the quote is of a plausible size and made over `report_data`.
 
-    A quote that was cached, or asked for by somebody else meanwhile, is caught here rather than by the chain.
+    Detects a cached quote, or one that another process requested, before the chain refuses it.
     """
     if not 0 < len(quote) <= MAX_QUOTE_BYTES:
         raise AttesterError(
-            f"{who} gave a quote of {len(quote)} bytes, at most {MAX_QUOTE_BYTES} are plausible",
-            "look at the quoting service's log",
+            f"{source} gave a quote of {len(quote)} bytes, at most {MAX_QUOTE_BYTES} are plausible",
+            "read the quoting service's log",
         )
     try:
-        over = parse_quote(quote).report_data
+        quoted_data = parse_quote(quote).report_data
     except QuoteError as error:
         raise AttesterError(
-            f"{who} gave what is no quote: {error}", "use a platform with TDX or SGX quotes"
+            f"{source} gave bytes that are no quote: {error}", "use a platform with TDX or SGX quotes"
         ) from error
-    if over != report_data:
-        raise AttesterError(f"{who} gave a quote over other report data", "ask again")
+    if quoted_data != report_data:
+        raise AttesterError(f"{source} gave a quote over other report data", "try again")

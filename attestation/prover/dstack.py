@@ -1,4 +1,4 @@
-"""Quotes from the dstack guest agent, over its unix socket.
+"""Gets quotes from the dstack guest agent, over its unix socket.
 
 `POST /GetQuote` with `report_data` as hex answers with `quote` (hex), `event_log` (JSON text), `report_data` and
 `vm_config`: the guest agent's unversioned API, which every release serves. The event log replays to the registers of
@@ -39,9 +39,9 @@ TIMEOUT_S = 30.0
 
 
 class DstackAttester:
-    """Quotes of the dstack machine that this container runs on; its compose file must mount the agent's socket.
+    """Gets quotes of the dstack machine that this container runs on; its compose file must mount the agent's socket.
 
-    `socket_path` is found where dstack puts it unless given; `timeout_s` is for the whole exchange.
+    `socket_path` defaults to the usual places; `timeout_s` limits the whole exchange.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DstackAttester:
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._given = socket_path
+        self._socket_path = socket_path
         self._timeout_s, self._clock = timeout_s, clock
 
     @property
@@ -63,7 +63,7 @@ class DstackAttester:
         return INTEL_ROOT_ID
 
     def quote(self, report_data: bytes) -> Quoted:
-        """A quote over 64 bytes and its event log. Raises NoTeeError without an agent, AttesterError for no quote."""
+        """Returns a quote over 64 bytes and its event log. Raises NoTeeError without an agent, else AttesterError."""
         check_report_data(report_data)
         answer = self._post("/GetQuote", {"report_data": report_data.hex()})
         quote, event_log = answer.get("quote"), answer.get("event_log")
@@ -80,25 +80,24 @@ class DstackAttester:
             raise AttesterError("the dstack agent's event log is not text", "update dstack") from error
 
     def _socket(self) -> Path:
-        if self._given is not None:
-            return self._given
+        if self._socket_path is not None:
+            return self._socket_path
         return next((path for path in SOCKETS if path.exists()), SOCKETS[0])
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        connection = _UnixConnection(self._socket(), _Hurried(self._timeout_s, self._clock))
+        connection = _UnixConnection(self._socket(), _DeadlineSocket(self._timeout_s, self._clock))
         try:
             connection.connect()
             connection.request("POST", path, write_json(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             content = response.read(MAX_ANSWER_BYTES + 1)
         except (OSError, HTTPException) as error:
-            told = ascii(getattr(error, "strerror", None) or str(error) or type(error).__name__)[1:-1]
-            told = told[:MAX_REASON_CHARS]
+            reason = ascii(getattr(error, "strerror", None) or str(error) or type(error).__name__)[1:-1]
             kind = (
                 NoTeeError if isinstance(error, FileNotFoundError | ConnectionRefusedError) else AttesterError
             )
             raise kind(
-                f"the dstack agent at {self._socket()} does not answer: {told}",
+                f"the dstack agent at {self._socket()} does not answer: {reason[:MAX_REASON_CHARS]}",
                 "run in a dstack machine, with the agent's socket mounted",
             ) from error
         finally:
@@ -111,10 +110,10 @@ class DstackAttester:
             ) from error
         if not isinstance(answer, dict) or response.status != 200:
             reason = answer.get("error") if isinstance(answer, dict) else None
-            told = ascii(str(reason))[1:-1][:MAX_REASON_CHARS]
+            reason = ascii(str(reason))[1:-1][:MAX_REASON_CHARS]
             raise AttesterError(
-                f"the dstack agent refused with status {response.status}: {told}",
-                "see the agent's log; GetQuote needs Intel TDX",
+                f"the dstack agent refused with status {response.status}: {reason}",
+                "read the agent's log; GetQuote needs Intel TDX",
             )
         return answer
 
@@ -130,8 +129,8 @@ class _UnixConnection(HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class _Hurried(socket.socket):
-    """A unix socket with a time for all that is done with it: an agent that drips byte by byte holds nobody up."""
+class _DeadlineSocket(socket.socket):
+    """A unix socket with one time limit for everything, so that an agent that sends slowly cannot delay us."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)

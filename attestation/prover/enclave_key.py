@@ -1,4 +1,4 @@
-"""The key that lives inside: a quote names its address, and it signs what was computed there, round by round."""
+"""The enclave key: made inside a TEE, named by a quote, signs one statement per round."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ STATEMENT_BYTES = 32
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
-"""Of secp256k1."""
+"""Order of secp256k1."""
 
 VERSION = 1
 MAX_FILE_BYTES = 1024
 
 
 class EnclaveKey:
-    """A secp256k1 key that can sign statements and nothing else; it is never returned or printed.
+    """A secp256k1 key that can only sign statements; it is never returned or printed.
 
-    `keep` writes it to a file, readable by its owner only, for a restart. That is as safe as the disk it lies on:
-    inside a TEE, put it where only the TEE can read, an encrypted volume or memory.
+    `keep` writes it to a file that only its owner can read, for a restart. The file is as safe as its disk: inside a
+    TEE, use an encrypted volume or memory that only the TEE can read.
     """
 
     __slots__ = ("_key", "address")
@@ -39,7 +39,7 @@ class EnclaveKey:
 
     @staticmethod
     def make(random: Callable[[int], bytes]) -> EnclaveKey:
-        """A new key; `random(n)` gives n unpredictable bytes."""
+        """Makes a new key; `random(n)` gives n unpredictable bytes."""
         while True:
             secret = random(KEY_BYTES)
             if 0 < int.from_bytes(secret) < ORDER:
@@ -47,7 +47,7 @@ class EnclaveKey:
 
     @staticmethod
     def load(path: Path) -> EnclaveKey | None:
-        """The key kept at `path`, or None. Raises StorageError for a file that is no key, or that others can read."""
+        """Reads the key at `path`, None if there is none. Raises StorageError for a wrong or public file."""
         try:
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_mode & 0o077:
@@ -61,7 +61,7 @@ class EnclaveKey:
             document = read_json(content, max_bytes=MAX_FILE_BYTES)
             key = EnclaveKey(bytes.fromhex(document["secret"]))
             if (document["version"], document["address"]) != (VERSION, key.address):
-                raise ValueError("another version, or the address of another key")
+                raise ValueError("other version, or address of another key")
             return key
         except (ValueError, TypeError, KeyError) as error:
             raise StorageError(
@@ -69,7 +69,7 @@ class EnclaveKey:
             ) from error
 
     def keep(self, path: Path) -> None:
-        """Writes the key to `path`, whole or not at all; durable on return."""
+        """Writes the key to `path` atomically; durable on return."""
         document = {"version": VERSION, "address": self.address, "secret": self._key.to_bytes().hex()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -80,7 +80,7 @@ class EnclaveKey:
             ) from error
 
     def sign(self, statement: bytes) -> bytes:
-        """The signature over a statement's hash (32 bytes): r ‖ vs, 64 bytes as EIP-2098 has it, s low."""
+        """Signs a statement's hash (32 bytes). Returns r ‖ vs, 64 bytes as in EIP-2098, with low s."""
         if len(statement) != STATEMENT_BYTES:
             raise ValueError(f"a statement's hash has {STATEMENT_BYTES} bytes, not {len(statement)}")
         signature = self._key.sign_msg_hash(statement)
@@ -92,4 +92,4 @@ class EnclaveKey:
         return f"EnclaveKey({self.address})"
 
     def __reduce__(self) -> str:
-        raise TypeError("an enclave key is not copied")
+        raise TypeError("an enclave key cannot be copied")

@@ -1,8 +1,7 @@
 """SIMULATED attestation, for development: a vendor, its platforms and their quotes, made by software.
 
-NOT A TEE. Nothing here protects anything: whoever knows the seed makes any quote. Formats, signatures and
-collateral are the real ones, so that everything after the attester is the code that judges hardware; the only
-difference is the root, whose id every registered key carries on the record.
+NOT A TEE. Nothing here protects anything: whoever knows the seed can make any quote. Formats, signatures and collateral
+are as on hardware, so the same code verifies them; only the root differs, and each registered key records its root id.
 
 Layout of quotes: Intel TDX DCAP Quoting Library API 0.8 (A.3 and A.4) and SGX ECDSA QuoteGenReference (A.4);
 of certificates: SGX PCK Certificate and CRL Profile 1.5; of collateral: PCS API v4.
@@ -35,7 +34,7 @@ SIMULATED = "SIMULATED - NOT A TEE"
 """The organisation in every certificate's name."""
 
 DEFAULT_SEED = b"earnest/simulated-attester/v1"
-"""Of the simulated vendor that everyone shares; its root id is as well known as Intel's."""
+"""Seed of the shared simulated vendor, whose root id is well known (`roots.SIMULATED_ROOT_ID`)."""
 
 Tee = Literal["tdx", "sgx"]
 QuoteKind = Literal["tdx4", "tdx5", "sgx3"]
@@ -65,9 +64,9 @@ CODE_EVENT = "SIMULATED-code"
 
 
 class SimulatedVendor:
-    """A simulated manufacturer: root, platform CA, TCB signer, all from `seed`. The same seed gives the same bytes.
+    """A simulated vendor: root, platform CA, TCB signer, all derived from `seed`. Equal seeds give equal bytes.
 
-    Its certificates hold from `made` - 30 days to `lasts` (Unix seconds).
+    Its certificates are valid from `made` - 30 days to `lasts` (Unix seconds).
     """
 
     def __init__(self, seed: bytes = DEFAULT_SEED, *, made: int = MADE, lasts: int = LASTS) -> None:
@@ -93,21 +92,21 @@ class SimulatedVendor:
 
     @property
     def ca_public(self) -> bytes:
-        """Of the CA that certifies platforms: x then y, 64 bytes."""
+        """Public key of the CA that certifies platforms: x then y, 64 bytes."""
         return raw_public(self.ca_key)
 
     @property
     def qe_signer(self) -> bytes:
-        """What the quoting enclave's report carries as MRSIGNER."""
+        """MRSIGNER of the quoting enclave."""
         return sha256(b"SIMULATED qe signer" + self.seed).digest()
 
     def key(self, label: str) -> ec.EllipticCurvePrivateKey:
-        """The P-256 key with this label."""
+        """Returns the P-256 key with this label."""
         number = int.from_bytes(sha512(f"SIMULATED {label}".encode() + b"\0" + self.seed).digest())
         return ec.derive_private_key(number % (P256_ORDER - 1) + 1, ec.SECP256R1())
 
     def platform_certificate(self, platform: int) -> x509.Certificate:
-        """The PCK certificate of one platform, with Intel's SGX extension."""
+        """Returns the PCK certificate of one platform, with Intel's SGX extension."""
         extension = x509.UnrecognizedExtension(
             x509.ObjectIdentifier(SGX_EXTENSION), _sgx_extension(self.ppid(platform))
         )
@@ -115,7 +114,7 @@ class SimulatedVendor:
         return self._certify(f"pck {platform}", "SIMULATED PCK Certificate", key, extra=extension)
 
     def ppid(self, platform: int) -> bytes:
-        """The platform's provisioning id, 16 bytes."""
+        """Returns the platform's provisioning id, 16 bytes."""
         return sha256(b"SIMULATED ppid %d" % platform + self.seed).digest()[:16]
 
     def collateral(
@@ -133,10 +132,10 @@ class SimulatedVendor:
         revoked_platforms: Sequence[int] = (),
         revoke_signer: bool = False,
     ) -> bytes:
-        """What judges this vendor's quotes, signed, in its canonical form.
+        """Returns signed collateral for this vendor's quotes, in canonical form.
 
-        `least_svn` is the first CPU component that the only TCB level asks for: above the platforms' own no level
-        matches. Times are Unix seconds.
+        `least_svn` is the SVN of the first CPU component that the only TCB level requires: with one above the
+        platforms' own, no level matches. Times are Unix seconds.
         """
         issued, expires = self.made if issued is None else issued, self.lasts if expires is None else expires
         window = {"issueDate": _iso(issued), "nextUpdate": _iso(expires)}
@@ -224,8 +223,8 @@ class SimulatedVendor:
 class SimulatedAttester:
     """One simulated platform of `vendor` that runs `code`: any bytes, measured as if they were the image.
 
-    Another `code` gives another workload id, another `platform` another platform id. `collateral` goes along with
-    each quote (default: what the vendor makes for an up-to-date platform).
+    Another `code` gives another workload id, another `platform` another platform id. `collateral` is returned with
+    each quote (default: the vendor's for an up-to-date platform).
     """
 
     vendor: SimulatedVendor = field(default_factory=SimulatedVendor)
@@ -249,11 +248,11 @@ class SimulatedAttester:
 
     @property
     def workload(self) -> bytes:
-        """Workload id of what it runs."""
+        """Workload id of the code."""
         return parse_quote(self._quote(bytes(REPORT_DATA_BYTES))).workload()
 
     def quote(self, report_data: bytes) -> Quoted:
-        """A SIMULATED quote over 64 bytes, its collateral and, for TDX, the event log that replays to its registers."""
+        """Returns a SIMULATED quote over 64 bytes, its collateral and, for TDX, an event log that replays."""
         check_report_data(report_data)
         event_log = None if self.tee == "sgx" else write_json(self._events())
         return Quoted(
@@ -288,11 +287,16 @@ class SimulatedAttester:
 
     @cached_property
     def _certification(self) -> bytes:
-        """The quoting enclave's report over the quoting key, signed by the platform's PCK key, and its chain."""
+        """Returns the quoting enclave's report over the quoting key, the PCK key's signature over it, and the chain."""
         authentication = bytes(range(32))
-        held = sha256(raw_public(self._quoting_key) + authentication).digest() + bytes(32)
+        report_data = sha256(raw_public(self._quoting_key) + authentication).digest() + bytes(32)
         report = _report(
-            QE_ATTRIBUTES, bytes(32), self.vendor.qe_signer, QE_PRODUCT[self.tee], QE_SVN, report_data=held
+            QE_ATTRIBUTES,
+            bytes(32),
+            self.vendor.qe_signer,
+            QE_PRODUCT[self.tee],
+            QE_SVN,
+            report_data=report_data,
         )
         signature = raw_signature(self.vendor.key(f"pck {self.platform}"), report)
         chain = _pem(
@@ -307,7 +311,7 @@ class SimulatedAttester:
             + _with_length(chain)
         )
 
-    # What was measured
+    # Measurements
 
     def _td_report(self, report_data: bytes) -> bytes:
         attributes = SEPT_VE_DISABLE | (DEBUG_TD if self.debug else 0)
@@ -315,7 +319,7 @@ class SimulatedAttester:
         return b"".join(
             (
                 TEE_TCB_SVN,
-                zero,  # MRSEAM: the TDX module; not judged while its signer is Intel's, which is zero
+                zero,  # MRSEAM: the TDX module; not checked if its signer is Intel's, which is zero
                 zero,  # MRSIGNERSEAM
                 bytes(8),  # SEAM attributes
                 pack("<Q", attributes),
@@ -336,7 +340,7 @@ class SimulatedAttester:
         return _report(attributes, measurement, signer, 0, 0, report_data=report_data)
 
     def _events(self) -> list[dict[str, object]]:
-        """One event per register; the last names the code."""
+        """Returns one event per register; the last one measures the code."""
         payloads = (b"firmware", b"kernel", b"system", self.code)
         return [
             {
@@ -356,16 +360,16 @@ class SimulatedAttester:
 
 
 RUNTIME_EVENT = 0x08000001
-"""Event type of what is measured after boot, as dstack uses it."""
+"""Type of events measured after boot, as in dstack."""
 
 
 def raw_public(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """x then y, 64 bytes."""
+    """Returns the public key: x then y, 64 bytes."""
     return key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)[1:]
 
 
 def raw_signature(key: ec.EllipticCurvePrivateKey, content: bytes) -> bytes:
-    """ECDSA over SHA-256, deterministic (RFC 6979): r then s, 64 bytes. s is high as often as not, as Intel's."""
+    """Signs with ECDSA over SHA-256, deterministically (RFC 6979). Returns r then s, 64 bytes; s may be high."""
     r, s = decode_dss_signature(key.sign(content, ec.ECDSA(hashes.SHA256(), deterministic_signing=True)))
     return r.to_bytes(32) + s.to_bytes(32)
 
@@ -373,7 +377,7 @@ def raw_signature(key: ec.EllipticCurvePrivateKey, content: bytes) -> bytes:
 def _report(
     attributes: bytes, measurement: bytes, signer: bytes, product: int, svn: int, *, report_data: bytes
 ) -> bytes:
-    """An SGX report body, 384 bytes."""
+    """Returns an SGX report body, 384 bytes."""
     return b"".join(
         (
             CPU_SVN,
@@ -414,7 +418,7 @@ def _tcb_info(
         "tcbEvaluationDataNumber": evaluation,
     }
     if tee == "tdx":
-        # The module's own version is judged by its identity, so the level asks for zero there.
+        # The module's version is checked by its identity, so the level requires zero there.
         tcb["tdxtcbcomponents"] = [{"svn": svn} for svn in (TEE_TCB_SVN[0], 0, *TEE_TCB_SVN[2:])]
         module = {"mrsigner": "00" * 48, "attributes": "00" * 8, "attributesMask": "FF" * 8}
         own = {"tcb": {"isvsvn": TEE_TCB_SVN[0]}, "tcbDate": _iso(tcb_date), "tcbStatus": "UpToDate"}
@@ -442,11 +446,11 @@ def _qe_identity(
     }
 
 
-# DER, as much as the SGX extension needs
+# DER, only what the SGX extension needs
 
 
 def _sgx_extension(ppid: bytes) -> bytes:
-    """PPID, TCB, PCE id, family, type and configuration of a platform, as in a PCK certificate."""
+    """Encodes PPID, TCB, PCE id, family, type and configuration of a platform, as in a PCK certificate."""
 
     def entry(path: Sequence[int], value: bytes) -> bytes:
         # 1.2.840.113741.1.13.1 in DER, then the path below it.
@@ -458,7 +462,7 @@ def _sgx_extension(ppid: bytes) -> bytes:
 
     svns = [entry((2, i + 1), number(svn)) for i, svn in enumerate(CPU_SVN)]
     tcb = b"".join((*svns, entry((2, 17), number(PCE_SVN)), entry((2, 18), _der(0x04, CPU_SVN))))
-    yes = _der(0x01, b"\xff")  # dynamic platform, cached keys, SMT: as every TDX machine has them
+    yes = _der(0x01, b"\xff")  # dynamic platform, cached keys, SMT: true on every TDX machine
     return _der(
         0x30,
         b"".join(

@@ -1,8 +1,8 @@
-"""A TDX guest's quotes, through the report interface that Linux has had since 6.7.
+"""Gets a TDX guest's quotes through configfs-tsm, the report interface of Linux 6.7 and newer.
 
-`/sys/kernel/config/tsm/report`, as Documentation/ABI/testing/configfs-tsm-report describes it: a folder made there
-is one request. What is written to its `inblob` is signed when its `outblob` is read; `generation` counts the
-writes, so that a request somebody else has touched meanwhile is noticed.
+See Documentation/ABI/testing/configfs-tsm-report. A folder made in `/sys/kernel/config/tsm/report` is one request: the
+kernel signs the data written to `inblob` when `outblob` is read. `generation` counts the writes, which shows whether
+another process wrote to the same request.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ PROVIDER = "tdx_guest"
 MAX_TEXT_BYTES = 4096
 NAME_BYTES = 8
 MAX_DIGITS = 20
-ASKS = 3
-"""The quoting service may be busy, or another process may touch the request: asked so often in all."""
+ATTEMPTS = 3
+"""Attempts in all: the quoting service may be busy, or another process may write to the request."""
 
-PASSING = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
+TRANSIENT_ERRORS = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
 
 
 class _Disturbed(Exception):
-    """Somebody else wrote to the request between our write and our read."""
+    """Another process wrote to the request between our write and our read."""
 
 
 class TdxGuestAttester:
-    """Quotes of the TDX guest that this process runs in. `random(n)` gives n bytes, for the request's name.
+    """Gets quotes of the TDX guest that this process runs in. `random(n)` gives n bytes, for the request's name.
 
-    Needs write access to the report folder: root, or what the administrator gave.
+    Needs write access to the report folder.
     """
 
     def __init__(self, random: Callable[[int], bytes], folder: Path = REPORT_FOLDER) -> None:
@@ -56,27 +56,27 @@ class TdxGuestAttester:
         return INTEL_ROOT_ID
 
     def quote(self, report_data: bytes) -> Quoted:
-        """A quote over 64 bytes. Raises NoTeeError outside a TDX guest, AttesterError when the service gives none."""
+        """Returns a quote over 64 bytes. Raises NoTeeError outside a TDX guest, AttesterError for other failures."""
         check_report_data(report_data)
-        told = ""
-        for _ in range(ASKS):
+        reason = ""
+        for _ in range(ATTEMPTS):
             try:
-                quote = self._ask(report_data)
+                quote = self._request_quote(report_data)
             except _Disturbed:
-                told = "somebody else writes to the same request"
+                reason = "another process writes to the same request"
             except OSError as error:
-                if error.errno not in PASSING:
+                if error.errno not in TRANSIENT_ERRORS:
                     raise AttesterError(
                         f"the kernel gave no quote: {error.strerror}",
-                        "see dmesg and the host's quoting service",
+                        "read dmesg and the log of the host's quoting service",
                     ) from error
-                told = error.strerror or "busy"
+                reason = error.strerror or "busy"
             else:
                 check_quote_is_for(quote, report_data, "the kernel")
                 return Quoted(quote)
-        raise AttesterError(f"the kernel gave no quote in {ASKS} attempts: {told}", "try again later")
+        raise AttesterError(f"the kernel gave no quote in {ATTEMPTS} attempts: {reason}", "try again later")
 
-    def _ask(self, report_data: bytes) -> bytes:
+    def _request_quote(self, report_data: bytes) -> bytes:
         with self._request() as request:
             provider = _text(request / "provider")
             if provider != PROVIDER:
@@ -84,7 +84,7 @@ class TdxGuestAttester:
                     f"this machine's attestation is {provider!r}, not {PROVIDER!r}", "use another --attester"
                 )
             before = _number(request / "generation")
-            # The kernel takes the blob when the file is closed, so whether it did shows in the generation.
+            # The kernel accepts the blob when the file is closed; `generation` shows whether it did.
             with (request / "inblob").open("wb", buffering=0) as file:
                 file.write(report_data)
             expected = before + 1
@@ -98,7 +98,7 @@ class TdxGuestAttester:
 
     @contextmanager
     def _request(self) -> Iterator[Path]:
-        """A folder of our own, which the kernel fills with the request's files; gone afterwards."""
+        """Makes a folder, which the kernel fills with the request's files, and removes it afterwards."""
         request = self._folder / f"earnest-{self._random(NAME_BYTES).hex()}"
         try:
             request.mkdir()
@@ -120,7 +120,7 @@ class TdxGuestAttester:
 def _number(path: Path) -> int:
     text = _text(path)
     if not (text.isdecimal() and len(text) <= MAX_DIGITS):
-        raise AttesterError(f"the kernel's {path.name} is {text[:32]!r}, no number", "see dmesg")
+        raise AttesterError(f"the kernel's {path.name} is {text[:32]!r}, not a number", "read dmesg")
     return int(text)
 
 

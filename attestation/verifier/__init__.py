@@ -1,1 +1,1 @@
-"""Off-chain verification of registrations, and of evidence of NVIDIA, AMD SEV-SNP and AWS Nitro."""
+"""Off-chain verification of quotes and registrations, and of reports of NVIDIA, AMD SEV-SNP and AWS Nitro."""

@@ -163,7 +163,7 @@ def test_it_is_asked_for_again_after_a_day(cache: CollateralCache, service: Serv
     [
         (OSError("no route"), "the collateral service failed: no route"),
         (RuntimeError("HTTP 503"), "the collateral service failed: HTTP 503"),
-        (b"<html>", "answered something else: collateral: not JSON"),
+        (b"<html>", "answered no collateral: collateral: not JSON"),
         (signed().replace(b"UpToDate", b"OutOfDate"), "does not verify: signatures"),
         (SimulatedVendor(b"another").collateral(), "does not verify: signatures"),
         (signed(1), "does not verify: freshness"),
@@ -182,7 +182,7 @@ def test_what_was_verified_is_kept_while_the_source_fails(
     found = ask(cache, NOW + DAY)
     assert found.data == kept.data
     assert cause in found.note
-    assert found.note.endswith("the collateral kept stays valid for 672 h 0 min")
+    assert found.note.endswith("the cached collateral stays valid for 672 h 0 min")
     with pytest.raises(CollateralUnavailable):
         ask(cache, START + 30 * DAY)
 
@@ -235,5 +235,5 @@ def test_each_platform_family_has_its_own_file() -> None:
         "sgx-00a067110000-processor",
         "tdx-53494d000001-platform",
     }
-    with pytest.raises(CollateralUnavailable, match="does not say what platform"):
+    with pytest.raises(CollateralUnavailable, match="does not name its platform"):
         platform_name(b"no quote")

@@ -44,7 +44,7 @@ def test_a_chain_in_the_collateral_is_left_out() -> None:
     assert b"mine" not in EvidenceFile(QUOTED.quote, json.dumps(document).encode()).to_bytes()
     file = json.loads(FILE)
     file["collateral"]["pck_certificate_chain"] = "mine"
-    with pytest.raises(EvidenceFileError, match="canonically"):
+    with pytest.raises(EvidenceFileError, match="canonical form"):
         EvidenceFile.read(json.dumps(file, sort_keys=True, separators=(",", ":")).encode())
 
 
@@ -65,14 +65,14 @@ def _changed(**changes: object) -> bytes:
         (b"\xff", "not UTF-8"),
         (b"[]", "fields"),
         (b"[" * 100_000, "nested deeper"),
-        (FILE + b" ", "canonically"),
-        (json.dumps(json.loads(FILE)).encode(), "canonically"),
+        (FILE + b" ", "canonical form"),
+        (json.dumps(json.loads(FILE)).encode(), "canonical form"),
         (FILE.replace(b'"version":1', b'"version":1,"version":1'), "a key occurs twice"),
         (_changed(version=2), "version"),
         (_changed(more=1), "fields"),
         (_changed(quote=7), "not hex"),
         (_changed(quote=""), "bytes"),
-        (_changed(quote=EVIDENCE.quote.hex().upper()), "canonically"),
+        (_changed(quote=EVIDENCE.quote.hex().upper()), "canonical form"),
         (_changed(quote="00" * (MAX_QUOTE_BYTES + 1)), "bytes"),
         (_changed(collateral=None), "not an object"),
         (_changed(collateral={}), "missing field"),

@@ -46,7 +46,7 @@ def test_the_root_can_be_given() -> None:
 
 
 def test_quotes_that_fit_no_policy_are_refused() -> None:
-    with pytest.raises(PolicyFileError, match="at least one"):
+    with pytest.raises(PolicyFileError, match="no quote is given"):
         PolicyFile.from_quotes([])
     with pytest.raises(PolicyFileError, match="one TEE type"):
         PolicyFile.from_quotes([quote(), quote(format="sgx3")])

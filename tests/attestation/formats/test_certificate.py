@@ -73,30 +73,30 @@ REFUSED = {
     "a byte": (b"\x30", "the certificate is not where it should be"),
     "not a sequence": (edited(0, b"\x31"), "the certificate is not where it should be"),
     "cut off": (PCK[:-1], "the certificate is cut off"),
-    "bytes behind": (PCK + b"\0", "bytes behind the certificate"),
+    "bytes behind": (PCK + b"\0", "bytes after the certificate"),
     "indefinite length": (b"\x30\x80" + PCK[4:], "length of the certificate is not DER"),
     "length of three bytes": (b"\x30\x83\0" + PCK[2:], "length of the certificate is not DER"),
     "short length in long form": (b"\x30\x81\x05" + bytes(5), "length of the certificate is not DER"),
     "length cut": (b"\x30\x82\x04", "length of the certificate is not DER"),
-    "inner sequence": (edited(4, b"\x31"), "what is signed is not where it should be"),
-    "inner too long": (edited(6, b"\xff\xff"), "what is signed is cut off"),
+    "inner sequence": (edited(4, b"\x31"), "the signed part is not where it should be"),
+    "inner too long": (edited(6, b"\xff\xff"), "the signed part is cut off"),
     "signed otherwise": (
         PCK.replace(b"\x2a\x86\x48\xce\x3d\x04\x03\x02", b"\x2a\x86\x48\xce\x3d\x04\x03\x03"),
         "ECDSA",
     ),
     "too long": (bytes(5000), "5000 bytes are more than"),
-    "no key": (PCK.replace(SPKI_PREFIX, bytes(27)), "0 times a P-256 public key"),
+    "no key": (PCK.replace(SPKI_PREFIX, bytes(27)), "P-256 public key occurs 0 times"),
     "two PPIDs": (
         PCK.replace(
             b"\x04\x10" + bytes.fromhex("811dca2a26b952e85bb6448b097ba4fd"), PPID_PREFIX[-2:] + PPID_PREFIX
         ),
-        "2 times a PPID",
+        "PPID occurs 2 times",
     ),
     "negative r": (with_signature(bytes.fromhex("3006020181020101")), "not the shortest positive number"),
     "padded r": (with_signature(bytes.fromhex("300702020001020101")), "not the shortest positive number"),
     "empty r": (with_signature(bytes.fromhex("30050200020101")), "not the shortest positive number"),
     "long r": (with_signature(b"\x30\x26\x02\x21" + b"\1" * 33 + b"\2\1\1"), "longer than 32 bytes"),
-    "third number": (with_signature(bytes.fromhex("3009020101020101020101")), "bytes behind the signature"),
+    "third number": (with_signature(bytes.fromhex("3009020101020101020101")), "bytes after the signature"),
     "one number": (with_signature(bytes.fromhex("3003020101")), "s is not where it should be"),
 }
 

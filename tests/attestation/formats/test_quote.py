@@ -123,7 +123,7 @@ REFUSED = {
     "auth beyond the end": (patched(TDX4, 1218, b"\xff\xff"), "auth data needs 65535 bytes"),
     "chain beyond the end": (patched(TDX4, 1254, b"\xff" * 4), "chain needs 4294967295 bytes"),
     "no chain": (patched(TDX4, 1252, b"\1"), "certification data of type 1"),
-    "too long": (TDX4 + bytes(MAX_QUOTE), "are more than a quote's 65536"),
+    "too long": (TDX4 + bytes(MAX_QUOTE), "exceed a quote's limit of 65536"),
 }
 
 

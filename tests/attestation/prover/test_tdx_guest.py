@@ -57,7 +57,7 @@ def test_a_request_that_somebody_else_wrote_to_is_asked_again(kernel: Kernel) ->
 
 def test_a_request_that_is_always_disturbed_ends_in_an_error(kernel: Kernel) -> None:
     kernel.meddle = lambda kernel, request: kernel.write(request, "inblob", b"\x66" * 64)
-    with pytest.raises(AttesterError, match="somebody else writes"):
+    with pytest.raises(AttesterError, match="another process writes"):
         attester(kernel).quote(REPORT_DATA)
     assert kernel.requests == {}
 
@@ -115,6 +115,6 @@ def test_report_data_of_another_size_is_never_sent(kernel: Kernel, size: int) ->
 @pytest.mark.parametrize("generation", ["", "one", "-1", "0x1", "9" * 5000, "\xb2"])
 def test_a_generation_that_is_no_number_is_an_error(kernel: Kernel, generation: str) -> None:
     kernel.generation = generation
-    with pytest.raises(AttesterError, match="no number"):
+    with pytest.raises(AttesterError, match="not a number"):
         attester(kernel).quote(REPORT_DATA)
     assert kernel.requests == {}

@@ -22,10 +22,10 @@ READERS = {
         "read = lambda text: entries_of(len(text).to_bytes(8, 'little') + text)"
     ),
     "kept collateral": (
-        "import tempfile, pathlib; from earnest.attestation.collateral_cache import _kept\n"
+        "import tempfile, pathlib; from earnest.attestation.collateral_cache import _cached\n"
         "def read(text):\n"
         "    path = pathlib.Path(tempfile.mkdtemp(), 'kept'); path.write_bytes(text)\n"
-        "    if _kept(path, 0) == (None, 0): raise ValueError"
+        "    if _cached(path, 0) == (None, 0): raise ValueError"
     ),
     "signed text in collateral": (
         "import json; from earnest.attestation.formats.collateral import COLLATERAL_FIELDS\n"
