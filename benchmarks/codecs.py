@@ -86,7 +86,7 @@ def timed(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, 
 def measure(choice: CodecChoice, spec: Spec, repeats: int) -> dict[str, float]:
     codec, update = make_codec(choice, spec), update_of(spec)
     flat, total = spec.join(update), torch.zeros(spec.size)
-    memory = codec.encode(update).memory
+    memory = codec.encode(update).state
     encoded = codec.encode(update, memory)
     rows = flat[: spec.size // choice.chunk * choice.chunk].view(-1, choice.chunk)
     seconds = timed(

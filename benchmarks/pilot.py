@@ -48,7 +48,7 @@ def run(task: Shakespeare, recipe: Recipe, reset: bool) -> None:
             memory.inner = {} if reset else memory.inner
             local = train_round(task, recipe, state, samples.assigned[seat], round, ROUNDS, memory)
             encoded = codec.encode(local.pseudo_gradient, memory.codec)
-            memory.codec = encoded.memory
+            memory.codec = encoded.state
             updates.append((seat, encoded.update))
         spent = time.process_time() - started
         norms = [(update.norm, 1) for _, update in updates]

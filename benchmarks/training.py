@@ -188,7 +188,7 @@ def run_diloco(name: str, seed: int, start: State, rounds: int) -> Result:
             local_base = local_start(recipe, base, pending[seat])
             local = train_round(task, recipe, local_base, used, round, rounds, memory, machine=Machine("cpu"))
             encoded = codec.encode(local.pseudo_gradient, memory.codec)
-            memory.codec = encoded.memory
+            memory.codec = encoded.state
             updates.append(encoded.update)
             if seat == 0:
                 sent, steps = sent + len(encoded.payload), steps + local.steps

@@ -1,6 +1,6 @@
 """DiLoCo training without a chain: the engine, codecs, states and tasks that a torch user imports.
 
-The names below are imported when they are first used, because torch takes seconds to load.
+Names are imported on first use, because torch takes seconds to load.
 """
 
 from importlib import import_module

@@ -1,7 +1,6 @@
-"""DiLoCo without a chain: around a training loop of one's own, or a whole run with N trainers in one process.
+"""DiLoCo without a chain: around your own training loop, or a whole run of N trainers in one process.
 
-Both are the pieces that a node is made of, in the order in which a node calls them; nobody is scored, everybody counts
-the same.
+Both call the functions that a node calls, in the same order; updates are not scored, and all count the same.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from earnest.protocol.assignment import SamplePool
 from earnest.protocol.recipe import CodecChoice, Outer, Recipe
 from earnest.protocol.seed import fallback_seed
 from earnest.protocol.step import clip_norm
-from earnest.training.codecs import CodecMemory, Update, inner_steps, make_codec
+from earnest.training.codecs import CodecState, Update, inner_steps, make_codec
 from earnest.training.diloco.engine import CPU, Machine, TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.overlap import local_start
 from earnest.training.diloco.state import Spec, State, read_parameters, write_parameters
-from earnest.training.privacy import finish_with
+from earnest.training.privacy import privacy_filter
 from earnest.training.tasks.task import PrivateData, Task
 
 
 class DiLoCo:
-    """One trainer's side of DiLoCo, around a model that its owner trains as ever.
+    """One trainer's side of DiLoCo, around a model and your own training loop.
 
         diloco = DiLoCo(model, steps=30, codec="topk-2bit")
         for inputs, targets in batches:
@@ -39,8 +38,8 @@ class DiLoCo:
             if diloco.step():                                # every 30th time
                 diloco.apply(exchange(diloco.update()))      # bytes out, everybody's bytes in
 
-    All trainers start from the same weights and apply the same payloads in the same order: then their models are equal
-    to the bit after every round, on any device. How the bytes travel is the caller's: files, sockets, gloo.
+    All trainers start from the same weights and apply the same payloads in the same order: then their models are
+    bit-identical after every round, on any device. The caller transports the bytes: files, sockets, gloo.
     """
 
     def __init__(
@@ -57,26 +56,26 @@ class DiLoCo:
         self.base = State.start(read_parameters(model), 1.0)
         choice = codec if isinstance(codec, CodecChoice) else CodecChoice(codec)
         self.codec = make_codec(choice, self.base.spec)
-        self._memory: CodecMemory = {}
+        self._codec_state: CodecState = {}
         self._taken = 0
 
     def step(self) -> bool:
-        """Counts one step of the optimizer; whether the round is over."""
+        """Counts one step of the optimizer; returns whether the round is over."""
         self._taken += 1
         return self._taken >= self.steps
 
     def update(self) -> bytes:
-        """What this trainer learnt since the last exchange, encoded. Once a round: error feedback goes on from it."""
+        """Encodes this trainer's update since the last exchange. Call it once a round: it advances error feedback."""
         local = read_parameters(self.model)
         gradient = {name: start - local[name] for name, start in self.base.parameters.items()}
-        encoded = self.codec.encode(gradient, self._memory)
-        self._memory = encoded.memory
+        encoded = self.codec.encode(gradient, self._codec_state)
+        self._codec_state = encoded.state
         return encoded.payload
 
     def apply(self, payloads: Sequence[bytes]) -> None:
-        """Takes the outer step with everybody's payloads, its own included, and starts the next round from there.
+        """Takes the outer step with all payloads, its own included, and starts the next round from the result.
 
-        Raises PayloadError for a payload that is not of this model and codec, ValueError for none at all.
+        Raises PayloadError for a payload of another model or codec, ValueError for an empty list.
         """
         updates = [self.codec.decode(payload) for payload in payloads]
         self.base = _stepped(self.base, updates, self.outer, math.inf)
@@ -86,7 +85,7 @@ class DiLoCo:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedRound:
-    """One round of a simulated run: `state` after it, each trainer's first and last loss, bytes each sent."""
+    """One round of a simulated run: `state` after it; by trainer, first and last loss, and bytes sent."""
 
     number: int
     state: State
@@ -105,44 +104,48 @@ def simulate(
     machine: Machine = CPU,
     private: Sequence[PrivateData] = (),
 ) -> Iterator[SimulatedRound]:
-    """A run of honest trainers in this process: assignment, codec, overlap, clipping, noise and outer step as in a run.
+    """Simulates a run of honest trainers: assignment, codec, overlap, clipping, noise and outer step as in a run.
 
-    `private` has each trainer's own data, where the recipe asks for it; without, they train on what they are assigned.
-    Raises ValueError where the pool is too small for them.
+    `private`: each trainer's own data, for a recipe with private data. Raises ValueError if the pool is too small.
     """
     pool = recipe.sample_pool()
     pool.check(trainers)
     codec = make_codec(recipe.codec, Spec.of(read_parameters(task.build_model(recipe.seed))))
-    memories = [TrainerState() for _ in range(trainers)]
+    trainer_states = [TrainerState() for _ in range(trainers)]
     pending: list[Update | None] = [None] * trainers
-    finishes = [finish_with(recipe.privacy, _secret(recipe, seat), b"simulated") for seat in range(trainers)]
+    filters = [
+        privacy_filter(recipe.privacy, _secret(recipe, seat), b"simulated") for seat in range(trainers)
+    ]
     states = [initial_state(task, recipe)]
     for number in range(rounds):
         base = states[-1] if recipe.overlap == "none" else states[max(0, len(states) - 2)]
         assigned = _assigned(pool, number, trainers)
-        ends, sizes = [], []
-        for seat, memory in enumerate(memories):
-            ids = assigned[seat][: inner_steps(recipe, memory.codec) * recipe.inner.batch]
+        losses: list[tuple[float, float]] = []
+        sizes: list[int] = []
+        for seat, trainer_state in enumerate(trainer_states):
+            ids = assigned[seat][: inner_steps(recipe, trainer_state.codec) * recipe.inner.batch]
             start = local_start(recipe, base, pending[seat])
             own = private[seat] if private else None
             local = train_round(
-                task, recipe, start, ids, number, rounds, memory, machine=machine, private=own
+                task, recipe, start, ids, number, rounds, trainer_state, machine=machine, private=own
             )
-            encoded = codec.encode(finishes[seat](local.pseudo_gradient, number), memory.codec)
-            memory.codec, pending[seat] = encoded.memory, encoded.update
-            ends.append((local.losses[0], local.losses[-1]))
+            gradient = filters[seat](local.pseudo_gradient, number)
+            encoded = codec.encode(gradient, trainer_state.codec)
+            trainer_state.codec = encoded.state
+            pending[seat] = encoded.update
+            losses.append((local.losses[0], local.losses[-1]))
             sizes.append(len(encoded.payload))
         updates = [update for update in pending if update is not None]
         state = _stepped(states[-1], updates, recipe.outer, states[-1].clip_norm)
         norm = clip_norm([(update.norm, 1) for update in updates if update.norm > 0], state.clip_norm)
         states = [states[-1], replace(state, clip_norm=norm)]
         yield SimulatedRound(
-            number, states[-1], tuple(ends), tuple(sizes), report_loss(task, recipe, states[-1])
+            number, states[-1], tuple(losses), tuple(sizes), report_loss(task, recipe, states[-1])
         )
 
 
 def report_loss(task: Task, recipe: Recipe, state: State) -> float:
-    """Mean loss on the task's report samples."""
+    """Returns the mean loss on the task's report samples, nats per byte."""
     model = task.build_model(recipe.seed)
     write_parameters(model, state.parameters)
     model.eval()
@@ -152,7 +155,7 @@ def report_loss(task: Task, recipe: Recipe, state: State) -> float:
 
 
 def _secret(recipe: Recipe, seat: int) -> bytes:
-    """Nothing is kept secret here: a simulation is repeated to the bit."""
+    """Returns a fixed secret for the noise, so that a simulation is repeatable."""
     return hashlib.sha256(recipe.hash() + bytes([seat % 256])).digest()
 
 
@@ -161,7 +164,7 @@ def _assigned(pool: SamplePool, number: int, trainers: int) -> dict[int, tuple[i
 
 
 def _stepped(state: State, updates: Sequence[Update], outer: Outer, limit: float) -> State:
-    """The outer step with equal shares; an update of nothing counts for nothing."""
+    """Takes the outer step with equal shares; updates of norm zero are ignored."""
     counted = [(seat, update) for seat, update in enumerate(updates) if update.norm > 0]
     if not updates:
         raise ValueError("no payload to apply")

@@ -1,8 +1,8 @@
-"""What a run will cost in bytes, seconds, gas and bond, before anybody opens it.
+"""Estimates of a planned run: bytes, seconds and gas of a round.
 
-The model is deliberately small: links have a rate up and a rate down and nothing else, a step takes the same time
-on every device, and whoever waits, waits for the slowest part. `training/published.py` holds it against what others
-measured.
+The model is deliberately simple: a link has an upload and a download rate and no latency, a step takes the same time on
+every device, and a round waits for its slowest part. `training/published_figures.py` compares it with published
+measurements.
 
     sent by a trainer    U = payload * copies                              copies: 1 with a bucket or mirror
     fetched by it        D = payload * (trainers - 1)
@@ -25,10 +25,10 @@ from earnest.training.codecs import make_codec
 from earnest.training.diloco.state import Spec
 
 BACKWARD = 2 / 3
-"""Share of a step that is its backward pass, behind which a reduction of gradients can hide."""
+"""Share of a step that is the backward pass, which a reduction of gradients can overlap."""
 
 SAMPLED = 1 << 22
-"""Parameters on which a codec that works chunk by chunk is measured; larger models cost the same bits each."""
+"""Parameters for which a chunked codec's size is computed; larger models take the same bits per parameter."""
 
 GAS_SEATS, GAS_VALIDATORS = 256, 16
 """The round that contracts/gas.json was measured on."""
@@ -38,19 +38,19 @@ Overlap = Literal["none", "delayed", "eager"]
 
 @dataclass(frozen=True)
 class Link:
-    """A trainer's connection, bits per second each way."""
+    """A trainer's connection: upload and download, bits per second."""
 
     up: float
     down: float
 
     def __post_init__(self) -> None:
         if not (self.up > 0 and self.down > 0):
-            raise ValueError("a link carries more than nothing each way")
+            raise ValueError("upload and download rates must be positive")
 
 
 @dataclass(frozen=True)
 class Training:
-    """A run as planned: sizes, rates, and how often it talks."""
+    """A planned run."""
 
     parameters: int
     trainers: int
@@ -58,7 +58,7 @@ class Training:
     """H: steps between two exchanges."""
 
     step_s: float
-    """Seconds of one inner step on a trainer's device, all else aside."""
+    """Seconds of one inner step on a trainer's device."""
 
     step_tokens: int
     """Tokens in one step of one trainer."""
@@ -68,17 +68,17 @@ class Training:
     """Bits per parameter of an update on the wire: `bits_per_parameter` of a codec."""
 
     copies: int = 1
-    """Times that a trainer uploads its payload: 1 to a bucket; trainers - 1 + validators where it serves all itself."""
+    """Times that a trainer uploads its payload: 1 to a bucket; trainers - 1 + validators if it serves all of them."""
 
     windows_s: float = 0.0
-    """Reveal, report-commit and report-reveal windows: what the chain and the validators take of a round."""
+    """Seconds of the reveal, report-commit and report-reveal windows of a round."""
 
     overlap: Overlap = "none"
 
     def __post_init__(self) -> None:
         whole = (self.parameters, self.trainers, self.inner_steps, self.step_tokens, self.copies)
         if min(whole) < 1 or self.step_s <= 0 or self.bits <= 0 or self.windows_s < 0:
-            raise ValueError("sizes, steps and rates are positive, windows not negative")
+            raise ValueError("sizes, steps and rates must be positive, windows not negative")
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Round:
 
 
 def plan_round(training: Training) -> Round:
-    """Bytes and seconds of one round."""
+    """Returns bytes and seconds of one round."""
     t = training
     payload = t.parameters * t.bits / 8
     sent, fetched = payload * t.copies, payload * (t.trainers - 1)
@@ -115,14 +115,14 @@ def plan_round(training: Training) -> Round:
 
 
 def ring_bits(parameters: int, workers: int, bits: float) -> float:
-    """Bits that each worker sends, and receives, in one ring AllReduce of all parameters."""
+    """Returns the bits that each worker sends, and receives, in one ring AllReduce of all parameters."""
     return 2 * (workers - 1) / workers * parameters * bits
 
 
 def allreduce_step_s(training: Training, bits: float = 32) -> float:
-    """Seconds of one step of plain data parallel training over the same links: a ring, hidden behind the backward pass.
+    """Returns the seconds of a data-parallel step over the same links, with a ring AllReduce behind the backward pass.
 
-    That is the baseline's best case: perfect overlap, no latency, the slower direction of the link fully used. `bits`
+    This is the baseline's best case: perfect overlap, no latency, the slower direction of the link fully used. `bits`
     is 32 for float32 gradients, 16 for bfloat16.
     """
     t = training
@@ -131,12 +131,12 @@ def allreduce_step_s(training: Training, bits: float = 32) -> float:
 
 
 def speedup(training: Training, bits: float = 32) -> float:
-    """Throughput of the planned run over that of AllReduce at every step, on the same links and devices."""
+    """Returns the planned run's throughput / that of AllReduce at every step, on the same links and devices."""
     return allreduce_step_s(training, bits) * training.inner_steps / plan_round(training).round_s
 
 
 def fewer_bytes(training: Training, bits: float = 32) -> float:
-    """How many times fewer bytes a trainer sends than with AllReduce at every step."""
+    """Returns bytes sent with AllReduce at every step / bytes that a trainer sends."""
     every_step = ring_bits(training.parameters, training.trainers, bits) / 8 * training.inner_steps
     return every_step / plan_round(training).sent_bytes
 
@@ -144,11 +144,11 @@ def fewer_bytes(training: Training, bits: float = 32) -> float:
 # Codecs
 
 
-def layout(parameters: int) -> Spec:
-    """A decoder with that many parameters exactly, as tensors: only shapes, nothing is allocated.
+def decoder_spec(parameters: int) -> Spec:
+    """Returns the tensor shapes of a decoder with exactly that many parameters; allocates nothing.
 
-    `layers` blocks of 12 width^2, width = 128 * layers (the usual aspect of models of 1 B and more), the rest an
-    embedding and, where something is left, a vector. Matters to codecs that treat matrices apart.
+    `layers` blocks of 12 width^2, width = 128 * layers (usual for models of 1 B and more); the rest is an embedding
+    and a vector. Shapes matter to codecs that factor matrices.
     """
     if parameters < 1:
         raise ValueError("a model has at least one parameter")
@@ -167,15 +167,15 @@ def layout(parameters: int) -> Spec:
 
 
 def bits_per_parameter(choice: CodecChoice, parameters: int) -> float:
-    """Bits per parameter that the codec's own size formula gives: at most, where the size follows the update.
+    """Returns the largest payload in bits per parameter, from the codec's size formula.
 
-    Codecs by chunk are measured on SAMPLED parameters where the model is larger. Raises ValueError for an unknown one.
+    For chunked codecs and larger models, that of SAMPLED parameters. Raises ValueError for an unknown codec.
     """
     measured = parameters if choice.name == "lowrank-int4" else min(parameters, SAMPLED)
-    return 8 * make_codec(choice, layout(measured)).payload_bytes / measured
+    return 8 * make_codec(choice, decoder_spec(measured)).payload_bytes / measured
 
 
-# Published simulations overlap by steps, not by rounds: what they ask of a link.
+# Bandwidth as in published simulations, which overlap by steps, not by rounds
 
 
 def needed_bandwidth(
@@ -189,11 +189,11 @@ def needed_bandwidth(
     utilisation: float = 0.95,
     workers: int = 2,
 ) -> float:
-    """Bits per second at which devices compute for `utilisation` of the time.
+    """Returns the bits per second at which devices compute for `utilisation` of the time.
 
-    The model is exchanged in `fragments`, each every `every` steps, each hidden behind `hidden_steps` steps of compute
-    (a data-parallel step: one fragment, every step, hidden behind its backward pass). Two limits: a fragment has its
-    hidden time and its share of the idle time; and no link carries more than its rate, always.
+    The model is exchanged in `fragments`, each once in `every` steps, each overlapping `hidden_steps` steps of compute
+    (a data-parallel step: one fragment, every step, overlapping its backward pass). Two limits: a fragment must fit in
+    its overlap plus its share of the idle time, and the mean rate must not exceed the link's.
     """
     fragment = ring_bits(parameters, workers, bits) / fragments
     interval = every / fragments * step_s
@@ -204,7 +204,7 @@ def needed_bandwidth(
 def stalled_training_s(
     steps: int, step_s: float, wire_bits: float, rate: float, *, every: int, hidden_s: float
 ) -> float:
-    """Seconds of `steps` steps with `wire_bits` to exchange every `every` steps, `hidden_s` of it behind compute."""
+    """Returns the seconds of `steps` steps that exchange `wire_bits` once in `every` steps, overlapping `hidden_s`."""
     return steps * step_s + steps / every * max(0.0, wire_bits / rate - hidden_s)
 
 
@@ -213,7 +213,7 @@ def stalled_training_s(
 
 @dataclass(frozen=True)
 class RoundGas:
-    """Gas of one round. `trainer`: what a trainer's own two transactions use; `all`: everybody's, settling included."""
+    """Gas of one round. `trainer`: of a trainer's two transactions; `all`: of all accounts, settling included."""
 
     trainer: int
     validator: int
@@ -221,9 +221,9 @@ class RoundGas:
 
 
 def round_gas(measured: Mapping[str, int], trainers: int, validators: int) -> RoundGas:
-    """Gas of a round by the golden numbers of contracts/gas.json, of a round with 256 trainers and 16 validators.
+    """Returns the gas of a round from contracts/gas.json, measured with 256 trainers and 16 validators.
 
-    Exact for that size. For fewer it is too high, never too low: reports and settling are priced as in the large run.
+    Exact for that size, an upper bound for fewer: reports and settling are priced as in the large run.
     """
     m = measured
     trainer = m["commit"] + m["reveal"]
@@ -236,5 +236,5 @@ def round_gas(measured: Mapping[str, int], trainers: int, validators: int) -> Ro
 
 
 def gas_cost(gas: int, gwei: float) -> float:
-    """Coins of the chain that the gas costs at a price in gwei."""
+    """Returns the cost of gas at a price in gwei, in the chain's coin."""
     return gas * gwei * 1e-9

@@ -20,7 +20,7 @@ from earnest.cli.output import Answer, table
 if TYPE_CHECKING:
     from earnest.protocol.recipe import CodecChoice
     from earnest.training.planning import Round, Training
-    from earnest.training.published import Check
+    from earnest.training.published_figures import PublishedFigure
 
 app = make_group("plan")
 PLAIN = Flags()
@@ -380,9 +380,9 @@ def _chain_lines(chain: dict[str, Any]) -> list[str]:
 
 
 def _published() -> Answer:
-    from earnest.training.published import ASSUMED, checks
+    from earnest.training.published_figures import ASSUMED, published_figures
 
-    found = checks()
+    found = published_figures()
     tested = [check for check in found if check.tested]
     agreeing = sum(check.agrees for check in tested)
     rows = [
@@ -418,7 +418,7 @@ def _published() -> Answer:
     )
 
 
-def _verdict(check: Check) -> str:
+def _verdict(check: PublishedFigure) -> str:
     if not check.tested:
         return "not tested"
     return "yes" if check.agrees else "NO"

@@ -18,7 +18,7 @@ from earnest.cli.output import Answer, progress, table
 
 if TYPE_CHECKING:
     from earnest.protocol.recipe import Recipe
-    from earnest.training.tasks.check import CheckReport, Subject
+    from earnest.training.tasks.check import CheckReport, TaskUnderTest
 
 app = make_group("task")
 PLAIN = Flags()
@@ -118,17 +118,17 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     return Answer(document, [f"{layout.size:,} parameters in {folder}: {', '.join(files)}"])
 
 
-def _subject(named: str, option: tuple[str, ...]) -> Subject:
-    from earnest.training.tasks.check import Subject
+def _subject(named: str, option: tuple[str, ...]) -> TaskUnderTest:
+    from earnest.training.tasks.check import TaskUnderTest
 
     path = Path(named)
     if path.is_file():
         if option:
             raise UsageError("the file has the Task's options already", "change them there")
-        return Subject.of(_recipe(path))
+        return TaskUnderTest.of(_recipe(path))
     if ":" not in named:
         raise UsageError(f"no file {named}", "give a recipe, or a Task as package.module:Class")
-    return Subject(named, dict(_option(text) for text in option))
+    return TaskUnderTest(named, dict(_option(text) for text in option))
 
 
 def _option(text: str) -> tuple[str, int | float | str | bool]:
@@ -160,17 +160,17 @@ def _recipe(path: Path) -> Recipe:
 
 
 def _answer(report: CheckReport) -> Answer:
-    failed = [finding for finding in report.findings if not finding.ok]
+    failed = [result for result in report.results if not result.ok]
     document: dict[str, Any] = {
         "task": report.task,
         "ok": report.ok,
-        "checks": [{"name": f.name, "ok": f.ok, "seen": f.seen} for f in report.findings],
+        "checks": [{"name": r.name, "ok": r.ok, "seen": r.detail} for r in report.results],
         "parameters": report.parameters,
         "step_s": report.step_s,
         "step_tokens": report.step_tokens,
         "payload_bytes": dict(report.payload_bytes),
     }
-    rows = [("ok" if f.ok else "FAILS", f.name, f.seen) for f in report.findings]
+    rows = [("ok" if r.ok else "FAILS", r.name, r.detail) for r in report.results]
     shown: list[Any] = [table(f"Task {report.task}", ("", "check", "seen"), rows), ""]
     if report.parameters:
         sizes = ", ".join(f"{name} {size:,} bytes" for name, size in report.payload_bytes.items())
@@ -183,6 +183,6 @@ def _answer(report: CheckReport) -> Answer:
     shown.append(
         "Fit for a run, on this machine."
         if report.ok
-        else f"Not fit for a run: {failed[0].name}: {failed[0].seen}."
+        else f"Not fit for a run: {failed[0].name}: {failed[0].detail}."
     )
     return Answer(document, shown, Exit.OK if report.ok else Exit.REFUSED)

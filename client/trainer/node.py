@@ -44,7 +44,7 @@ from earnest.training.diloco.overlap import local_start
 from earnest.training.diloco.precision import Precision, choose_device
 from earnest.training.diloco.state import State
 from earnest.training.diloco.tensorfile import PayloadError
-from earnest.training.privacy import Finish, finish_with, noise_secret
+from earnest.training.privacy import UpdateFilter, noise_secret, privacy_filter
 from earnest.training.tasks.task import PrivateData, Task
 
 log = structlog.get_logger()
@@ -183,7 +183,7 @@ class TrainerNode(Node):
         machine: Machine = CPU,
         trainer: LocalTrainer | None = None,
         private: PrivateData | None = None,
-        finish: Finish | None = None,
+        finish: UpdateFilter | None = None,
         attested_rounds: AttestedRounds | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -220,14 +220,14 @@ class TrainerNode(Node):
             self._counted,
         )
 
-    def _privacy(self) -> Finish | None:
+    def _privacy(self) -> UpdateFilter | None:
         """Clipping and noise as the recipe has them; the noise's secret is in the journal."""
         recipe, parts = self.follower.recipe, self.parts
         if recipe.privacy.clip == 0:
             return None
         secret = noise_secret(parts.journal, lambda size: parts.salt()[:size])
         context = f"{parts.chain.chain_id}/{parts.contracts.runs.address}/{self.run}".encode()
-        return finish_with(recipe.privacy, secret, context)
+        return privacy_filter(recipe.privacy, secret, context)
 
     # Training
 
@@ -392,7 +392,7 @@ class TrainerNode(Node):
             encoded = self.follower.codec.encode(gradient, memory.codec)
         finally:
             self.timesheet.now("the commitment")
-        memory.codec = encoded.memory
+        memory.codec = encoded.state
         log.info(
             "trained",
             round=due.round,

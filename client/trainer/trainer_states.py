@@ -9,7 +9,7 @@ import structlog
 from earnest.base.errors import StorageError
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
-from earnest.training.codecs import uncounted
+from earnest.training.codecs import undo_feedback
 from earnest.training.diloco.engine import TrainerState
 from earnest.training.diloco.tensorfile import PayloadError
 
@@ -92,7 +92,7 @@ class TrainerStates:
             before, after = self._read(earlier, "start"), self._read(earlier, "memory")
             if after is not None:
                 codec = before.codec if before else None
-                memory.codec = uncounted(memory.codec, codec, after.codec, self._feedback, since)
+                memory.codec = undo_feedback(memory.codec, codec, after.codec, self._feedback, since)
             log.info("taken back", round=earlier, cause="the update was not counted")
 
     def _key(self, round: int, which: str) -> str:

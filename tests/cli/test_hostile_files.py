@@ -12,7 +12,7 @@ import pytest
 from earnest.training.diloco.state import to_bytes
 from earnest.training.privacy import PrivacyError, noise_for
 from earnest.training.tasks import check as check_module
-from earnest.training.tasks.check import Subject, check_task
+from earnest.training.tasks.check import TaskUnderTest, check_task
 from tests.cli.conftest import Result
 from tests.cli.test_task import shakespeare
 
@@ -76,7 +76,7 @@ def test_the_oddest_plan_is_a_document(cli: Cli, flags: list[str]) -> None:
 
 
 def test_an_epsilon_that_no_noise_is_known_for_is_told_so() -> None:
-    with pytest.raises(PrivacyError, match="no noise is known"):
+    with pytest.raises(PrivacyError, match="finds no noise"):
         noise_for(1e308, 1e-5, 10)
 
 
@@ -134,9 +134,9 @@ def test_a_task_that_ends_the_process_is_unfit_and_the_check_goes_on(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     if "sleep" in body:
         monkeypatch.setattr(check_module, "TIMEOUT_S", 1)
-    report = check_task(Subject("odd_task:Odd", {}))
+    report = check_task(TaskUnderTest("odd_task:Odd", {}))
     assert not report.ok
-    assert told in report.findings[0].seen
+    assert told in report.results[0].detail
 
 
 def test_a_task_does_not_see_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,4 +145,4 @@ def test_a_task_does_not_see_the_password(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("EARNEST_PASSWORD", "a good password")
     monkeypatch.setenv("EARNEST_TOKENS", str(tmp_path))
-    assert check_task(Subject("nosy_task:Nosy", {})).findings[0].seen == "saw ['EARNEST_TOKENS']"
+    assert check_task(TaskUnderTest("nosy_task:Nosy", {})).results[0].detail == "saw ['EARNEST_TOKENS']"

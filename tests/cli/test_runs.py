@@ -249,7 +249,7 @@ def test_a_trainer_says_where_its_time_went_and_what_device_it_lacks(place: Plac
     node = cli("trainer", "start", run, *place.acting("trainer"), "--json").document
     assert (node["time"]["training_s"], node["time"]["idle_share"]) == (0, 0)
     lacking = cli("trainer", "start", run, "--device", "cuda:99", *place.acting("trainer"), "--json")
-    assert "device 'cuda:99' is not to be had" in lacking.error["cause"]
+    assert "device 'cuda:99' is not available" in lacking.error["cause"]
 
 
 def test_a_node_is_started_registered_and_stopped(place: Place, cli: Cli) -> None:

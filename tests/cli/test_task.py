@@ -18,7 +18,7 @@ from earnest.training.adapters.memmap import TokenFile
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import State, state_root, to_bytes
 from earnest.training.tasks import check as check_module
-from earnest.training.tasks.check import CheckReport, Finding, Subject
+from earnest.training.tasks.check import CheckReport, CheckResult, TaskUnderTest
 from earnest.training.tasks.own import recipe_for
 from earnest.training.tasks.task import load_task
 from tests.cli.conftest import RUN_FILE, Result
@@ -49,20 +49,20 @@ def test_a_recipe_s_task_is_checked_for_real(tmp_path: Path, cli: Cli) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[TaskUnderTest]:
     """What the check was asked about; it fails one question."""
-    subjects: list[Subject] = []
+    subjects: list[TaskUnderTest] = []
 
-    def check(subject: Subject, *, threads: int, steps: int) -> CheckReport:
+    def check(subject: TaskUnderTest, *, threads: int, steps: int) -> CheckReport:
         subjects.append(subject)
-        findings = Finding("runs", True, "went through"), Finding("same update", False, "other bits")
-        return CheckReport(subject.task, findings, 100, 0.5, 64, {"dense-bf16": 200})
+        results = CheckResult("runs", True, "went through"), CheckResult("same update", False, "other bits")
+        return CheckReport(subject.task, results, 100, 0.5, 64, {"dense-bf16": 200})
 
     monkeypatch.setattr(check_module, "check_task", check)
     return subjects
 
 
-def test_a_failed_check_is_a_refusal(asked: list[Subject], cli: Cli) -> None:
+def test_a_failed_check_is_a_refusal(asked: list[TaskUnderTest], cli: Cli) -> None:
     result = cli("task", "check", "mine:Task", "--json")
     assert result.code == 1
     assert result.document["checks"][1] == {"name": "same update", "ok": False, "seen": "other bits"}
@@ -72,7 +72,7 @@ def test_a_failed_check_is_a_refusal(asked: list[Subject], cli: Cli) -> None:
     assert "earnest plan training --parameters 100 --step-s 0.5 --step-tokens 64" in text
 
 
-def test_options_and_files_reach_the_check(asked: list[Subject], tmp_path: Path, cli: Cli) -> None:
+def test_options_and_files_reach_the_check(asked: list[TaskUnderTest], tmp_path: Path, cli: Cli) -> None:
     options = [
         "--option",
         "layers=1",
@@ -86,7 +86,7 @@ def test_options_and_files_reach_the_check(asked: list[Subject], tmp_path: Path,
     cli("task", "check", "mine:Task", *options, "--json")
     (tmp_path / "run.toml").write_text(RUN_FILE)
     cli("task", "check", "run.toml", "--json")
-    assert asked[0] == Subject("mine:Task", {"layers": 1, "rate": 0.5, "name": "a=b", "deep": True})
+    assert asked[0] == TaskUnderTest("mine:Task", {"layers": 1, "rate": 0.5, "name": "a=b", "deep": True})
     assert asked[1].recipe is not None
     assert asked[1].recipe.task_options["width"] == 8
     both = cli("task", "check", "run.toml", "--option", "layers=1", "--json")

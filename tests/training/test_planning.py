@@ -19,16 +19,16 @@ from earnest.training.planning import (
     Training,
     allreduce_step_s,
     bits_per_parameter,
+    decoder_spec,
     fewer_bytes,
     gas_cost,
-    layout,
     needed_bandwidth,
     plan_round,
     ring_bits,
     round_gas,
     speedup,
 )
-from earnest.training.published import FLAT_TOPK_BITS, GRID, Check, checks
+from earnest.training.published_figures import FLAT_TOPK_BITS, GRID, PublishedFigure, published_figures
 
 PLAN = Training(
     parameters=10**9,
@@ -42,10 +42,10 @@ PLAN = Training(
     windows_s=10.0,
 )
 GAS = json.loads((files("earnest.contracts") / "gas.json").read_text())
-CHECKS = checks()
+CHECKS = published_figures()
 
 
-def of(what: str, unit: str = "") -> Check:
+def of(what: str, unit: str = "") -> PublishedFigure:
     (found,) = (check for check in CHECKS if check.what == what and check.unit.startswith(unit))
     return found
 
@@ -100,12 +100,12 @@ def test_plans_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("parameters", [1, 127, 5000, 3_000_000, 10**9, 107 * 10**9])
 def test_a_layout_has_exactly_the_parameters(parameters: int) -> None:
-    assert layout(parameters).size == parameters
+    assert decoder_spec(parameters).size == parameters
 
 
 @pytest.mark.parametrize("name", CODECS)
 def test_bits_are_the_codec_s_own(name: str) -> None:
-    choice, spec = CodecChoice(name), layout(1_000_000)
+    choice, spec = CodecChoice(name), decoder_spec(1_000_000)
     codec = make_codec(choice, spec)
     generator = torch.Generator().manual_seed(0)
     update = spec.split(torch.randn(spec.size, generator=generator))

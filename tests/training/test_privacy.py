@@ -15,11 +15,11 @@ from earnest.training.privacy import (
     PrivacyError,
     clipped,
     epsilon,
-    finish_with,
     noise_for,
     noise_secret,
     noise_to_signal,
     normals,
+    privacy_filter,
 )
 
 dp_accounting = pytest.importorskip("dp_accounting")
@@ -86,7 +86,7 @@ def test_the_price_is_told() -> None:
 
 
 def test_an_update_is_clipped_and_gets_noise_of_the_stated_width() -> None:
-    private = flat(finish_with(PRIVACY, SECRET, RUN)(UPDATE, 4))
+    private = flat(privacy_filter(PRIVACY, SECRET, RUN)(UPDATE, 4))
     noise = private - clipped(flat(UPDATE), 2.0)
     assert np.linalg.norm(clipped(flat(UPDATE), 2.0)) == pytest.approx(2.0, rel=1e-6)
     assert np.linalg.norm(clipped(flat(UPDATE), 2.0)) <= 2.0
@@ -100,16 +100,16 @@ def test_a_small_update_is_not_made_larger() -> None:
 
 
 def test_clip_without_noise_and_no_clip() -> None:
-    only_clipped = finish_with(Privacy(clip=2.0), SECRET, RUN)(UPDATE, 0)
+    only_clipped = privacy_filter(Privacy(clip=2.0), SECRET, RUN)(UPDATE, 0)
     assert np.linalg.norm(flat(only_clipped)) == pytest.approx(2.0, rel=1e-6)
-    assert finish_with(Privacy(), SECRET, RUN)(UPDATE, 0) is UPDATE
+    assert privacy_filter(Privacy(), SECRET, RUN)(UPDATE, 0) is UPDATE
 
 
 def test_the_same_round_gives_the_same_bytes_in_another_process() -> None:
-    here = flat(finish_with(PRIVACY, SECRET, RUN)(UPDATE, 4)).tobytes().hex()
+    here = flat(privacy_filter(PRIVACY, SECRET, RUN)(UPDATE, 4)).tobytes().hex()
     code = (
         "from tests.training.test_privacy import *;"
-        "print(flat(finish_with(PRIVACY, SECRET, RUN)(UPDATE, 4)).tobytes().hex())"
+        "print(flat(privacy_filter(PRIVACY, SECRET, RUN)(UPDATE, 4)).tobytes().hex())"
     )
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert there.stdout.strip() == here
@@ -118,7 +118,7 @@ def test_the_same_round_gives_the_same_bytes_in_another_process() -> None:
 def test_no_noise_is_used_twice() -> None:
     def noise(secret: bytes, run: bytes, round: int, scale: float) -> bytes:
         update = {name: value * scale for name, value in UPDATE.items()}
-        private = flat(finish_with(PRIVACY, secret, run)(update, round))
+        private = flat(privacy_filter(PRIVACY, secret, run)(update, round))
         return np.round(private - clipped(flat(update), 2.0), 3).tobytes()
 
     cases = [(SECRET, RUN, 4), (b"t" * 32, RUN, 4), (SECRET, b"another run", 4), (SECRET, RUN, 5)]
@@ -137,7 +137,7 @@ def test_normal_numbers_are_normal() -> None:
 
 
 def test_low_bits_of_what_is_published_are_rounded_off() -> None:
-    private = flat(finish_with(PRIVACY, SECRET, RUN)(UPDATE, 4))
+    private = flat(privacy_filter(PRIVACY, SECRET, RUN)(UPDATE, 4))
     assert not ((private * 2**11) % 1).any()
 
 
@@ -157,9 +157,9 @@ def test_the_secret_is_made_once_and_kept() -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_a_number_that_is_not_finite_is_never_published(number: float) -> None:
     with pytest.raises(ValueError, match="not finite"):
-        finish_with(PRIVACY, SECRET, RUN)({"a": torch.tensor([1.0, number])}, 0)
+        privacy_filter(PRIVACY, SECRET, RUN)({"a": torch.tensor([1.0, number])}, 0)
 
 
 def test_a_short_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 32"):
-        finish_with(PRIVACY, b"short", RUN)
+        privacy_filter(PRIVACY, b"short", RUN)

@@ -103,7 +103,7 @@ class Arena:
         memory = self.trainers[seat]
         local = train_round(self.task, self.recipe, self.state, ids, self.round, self.rounds, memory)
         encoded = self.codec.encode(local.pseudo_gradient, memory.codec)
-        memory.codec = encoded.memory
+        memory.codec = encoded.state
         self.honest[seat][self.round] = encoded.payload
         forgery = Forgery(
             round=self.round,

@@ -1,14 +1,14 @@
-"""Codecs: what a trainer's update looks like on the wire (Protocol sections 5 and 13, docs/codecs.md).
+"""Codecs: the encoding of a trainer's update on the wire (Protocol sections 5 and 13, docs/codecs.md).
 
-All are canonical: one update has one encoding, and the decoder refuses every other byte string with a
-reason. All decode to numbers that are the same on every machine, and so is an update's norm.
+Every codec is canonical: an update has exactly one encoding, and the decoder refuses every other byte string with a
+reason. Decoded numbers and norms are the same on every machine.
 """
 
 from earnest.protocol.recipe import CodecChoice
 from earnest.training.codecs.adaptive import inner_steps
-from earnest.training.codecs.codec import Codec, CodecMemory, Encoded
+from earnest.training.codecs.codec import Codec, CodecState, Encoded
 from earnest.training.codecs.dense import DenseBf16
-from earnest.training.codecs.feedback import uncounted
+from earnest.training.codecs.feedback import undo_feedback
 from earnest.training.codecs.int8 import Int8
 from earnest.training.codecs.lowrank import LowrankInt4
 from earnest.training.codecs.topk import Topk2Bit
@@ -18,7 +18,7 @@ from earnest.training.diloco.tensorfile import PayloadError
 
 __all__ = [
     "Codec",
-    "CodecMemory",
+    "CodecState",
     "DenseBf16",
     "Encoded",
     "Int8",
@@ -29,12 +29,12 @@ __all__ = [
     "exact_norm",
     "inner_steps",
     "make_codec",
-    "uncounted",
+    "undo_feedback",
 ]
 
 
 def make_codec(choice: CodecChoice, spec: Spec) -> Codec:
-    """The codec that a recipe names, for one model. Raises ValueError for one we don't have."""
+    """Returns the codec that a recipe names, for one model. Raises ValueError for an unknown name."""
     feedback, energy = choice.error_feedback, choice.energy
     match choice.name:
         case "dense-bf16":

@@ -1,8 +1,8 @@
-"""How much of an update is sent, where the recipe leaves it to the update (DiLoCoX, arXiv 2506.21263).
+"""Adaptive codecs: k or rank chosen for each update (DiLoCoX, arXiv 2506.21263).
 
-A round's measure is the smallest k (or rank) that keeps the recipe's share of the update's energy, its sum of
-squares. What is sent is the mean measure of the last WINDOW rounds, this one included, within the recipe's
-limits. As it falls against the first round's, so do the inner steps: H_t = H * r_t / r_1.
+A round's measure is the smallest k (or rank) that keeps the recipe's share of the update's energy (its sum of
+squares). The k (or rank) used is the mean measure of the last WINDOW rounds, this one included, within the recipe's
+limits. The number of inner steps falls with it: H_t = H * r_t / r_1, where r_1 is the first round's.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from earnest.protocol.recipe import Recipe
-from earnest.training.codecs.codec import CodecMemory, require
+from earnest.training.codecs.codec import CodecState, require
 from earnest.training.codecs.update import BLOCK
 
 WINDOW = 5
@@ -21,8 +21,8 @@ WINDOW = 5
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A recipe's limits of k or rank; the share of energy to keep, 0 where `most` is always sent."""
+class SizeLimits:
+    """A recipe's limits of k or rank, and the share of energy to keep (0: not adaptive, always `most`)."""
 
     least: int
     most: int
@@ -40,7 +40,7 @@ class Choice:
         return self.energy > 0
 
     def check(self, value: int, name: str) -> None:
-        """Raises PayloadError for a value outside the limits."""
+        """Raises PayloadError for a k or rank outside the limits."""
         require(
             self.least <= value <= self.most,
             f"{name} is {value}, the recipe allows {self.least} to {self.most}",
@@ -48,32 +48,32 @@ class Choice:
 
 
 def energy(numbers: Tensor) -> float:
-    """Sum of squares, for the encoder's choice only: a block at a time, in the machine's own order."""
+    """Returns the sum of squares. Not exact across machines: only the encoder uses it, to choose k or rank."""
     blocks = numbers.reshape(-1).split(BLOCK)
     return sum(torch.linalg.vector_norm(block, dtype=torch.float64).item() ** 2 for block in blocks)
 
 
-def choose(choice: Choice, kept: np.ndarray | None, memory: CodecMemory | None) -> tuple[int, CodecMemory]:
-    """What to send, and the history to remember with it.
+def choose(limits: SizeLimits, kept: np.ndarray | None, state: CodecState | None) -> tuple[int, CodecState]:
+    """Returns the k or rank to use, and the history to keep in the codec's state.
 
-    `kept` [most + 1]: the energy that 1, 2 .. `most` keep, then that of the whole update; None where nothing
-    is to be chosen.
+    `kept` [most + 1]: the energy kept by k (or rank) 1, 2 .. `most`, then the energy of the whole update; None for a
+    codec that is not adaptive.
     """
     if kept is None:
-        return choice.most, {}
-    enough = np.flatnonzero(kept[:-1] >= choice.energy * kept[-1])
-    measure = float(min(max(enough[0] + 1 if len(enough) else choice.most, choice.least), choice.most))
-    history = (memory or {}).get("history", torch.tensor([measure]))
+        return limits.most, {}
+    enough = np.flatnonzero(kept[:-1] >= limits.energy * kept[-1])
+    measure = float(min(max(enough[0] + 1 if len(enough) else limits.most, limits.least), limits.most))
+    history = (state or {}).get("history", torch.tensor([measure]))
     history = torch.cat([history[:1], history[1:][1 - WINDOW :], torch.tensor([measure])])
-    return min(max(math.ceil(_mean(history)), choice.least), choice.most), {"history": history}
+    return min(max(math.ceil(_mean(history)), limits.least), limits.most), {"history": history}
 
 
-def inner_steps(recipe: Recipe, memory: CodecMemory | None) -> int:
-    """Inner steps of the trainer's next round: the recipe's, or fewer as the measure falls.
+def inner_steps(recipe: Recipe, state: CodecState | None) -> int:
+    """Returns the inner steps of the trainer's next round: the recipe's, or fewer as the measure falls.
 
-    `memory` is what the codec left in the last round the trainer worked in, None or {} before the first.
+    `state`: the codec's state after the trainer's last round, None or {} before the first.
     """
-    inner, history = recipe.inner, (memory or {}).get("history")
+    inner, history = recipe.inner, (state or {}).get("history")
     if not inner.steps_min or history is None:
         return inner.steps
     steps = round(inner.steps * _mean(history) / float(history[0]))
@@ -81,5 +81,5 @@ def inner_steps(recipe: Recipe, memory: CodecMemory | None) -> int:
 
 
 def _mean(history: Tensor) -> float:
-    """Mean of the last measures; `history` is the first round's, then those of the last WINDOW rounds."""
+    """Returns the mean of the last measures. `history`: the first round's, then those of the last WINDOW rounds."""
     return float(history[1:].double().mean())

@@ -1,9 +1,8 @@
-"""Packed numbers: fixed-width fields, and sorted places as Rice codes whose two halves are stored apart.
+"""Packed numbers: fixed-width fields, and sorted indices as Rice codes.
 
-Rice: a gap (the step from one place to the next, less one) is `quotient << width | low`. The low halves are
-fields of `width` bits; the quotients follow in unary, each as that many zero bits and a one. Apart, both are
-read with whole-array operations, and a sorted set has exactly one form: a step back or a duplicate cannot be
-written down.
+A gap (an index less the one before, less one) is `quotient << width | low`. The low parts are fields of `width` bits.
+The quotients are stored separately, in unary: that many zero bits, then a one. Stored separately, both are read with
+whole-array operations. A sorted set has exactly one form: a duplicate or a step back has no encoding.
 """
 
 import numpy as np
@@ -14,11 +13,12 @@ Array = np.ndarray
 
 
 def packed_bytes(count: int, width: int) -> int:
+    """Returns the bytes that `count` fields of `width` bits take."""
     return -(-count * width // 8)
 
 
 def pack(fields: Array, width: int) -> Array:
-    """Fields of `width` <= 16 bits [n], low bits first, spare bits zero -> uint8 [ceil(n * width / 8)]."""
+    """Packs fields [n] of `width` <= 16 bits, low bits first, spare bits zero: uint8 [ceil(n * width / 8)]."""
     lanes = np.pad(fields.astype(np.uint32), (0, -len(fields) % 8)).reshape(-1, 8)
     out = np.zeros((len(lanes), width + 2), np.uint8)
     for lane in range(8):
@@ -32,7 +32,7 @@ def pack(fields: Array, width: int) -> Array:
 def unpack(
     packed: Array, count: int, width: int, what: str, kind: type[np.unsignedinteger] = np.uint16
 ) -> Array:
-    """The inverse, [count] of `kind`. Raises PayloadError where spare bits are set, in the name of `what`."""
+    """Reverses `pack`: [count] of `kind`. Raises PayloadError, naming `what`, if spare bits are set."""
     if spare := -count * width % 8:
         _require(not packed[-1] >> (8 - spare), f"spare bits of the {what} are set")
     groups = -(-count // 8)
@@ -56,12 +56,12 @@ def unpack(
 
 
 def rice_width(k: int, length: int) -> int:
-    """The smallest width with the least upper bound, k * width + (length >> width), for k of `length` places."""
+    """Returns the smallest width that minimises k * width + (length >> width), a bound of the bits for k indices."""
     return min(range(17), key=lambda width: (k * width + (length >> width), width))
 
 
 def unary(quotients: Array) -> Array:
-    """Each quotient as zero bits and a one, low bits first, the last byte filled with zeros."""
+    """Encodes each quotient as that many zero bits and a one, low bits first; the last byte is padded with zeros."""
     ones = np.cumsum(quotients.astype(np.int64) + 1) - 1
     bits = np.zeros(int(ones[-1]) + 1, np.uint8)
     bits[ones] = 1
@@ -69,7 +69,7 @@ def unary(quotients: Array) -> Array:
 
 
 def read_unary(packed: Array, count: int) -> Array:
-    """The inverse: int32 [count]. Raises PayloadError unless there are `count` ones, the last in the last byte."""
+    """Reverses `unary`: int32 [count]. Raises PayloadError unless there are `count` ones, the last in the last byte."""
     ones = np.flatnonzero(np.unpackbits(packed, bitorder="little").view(bool))
     _require(len(ones) == count, f"{len(ones)} quotients for {count} indices")
     _require(ones[-1] >> 3 == len(packed) - 1, "spare bytes follow the quotients")

@@ -1,7 +1,7 @@
-"""What a codec is, and what its encoders share.
+"""The interface of a codec, and helpers that the encoders share.
 
-Error feedback follows SparseLoCo (arXiv 2508.15706): what was not sent is kept, decayed, and joins the next
-update: `total = feedback * residual + update; sent = C(total); residual = total - sent`.
+Error feedback follows SparseLoCo (arXiv 2508.15706): the part of an update that was not sent is decayed and added to
+the next update: `total = feedback * residual + update; sent = C(total); residual = total - sent`.
 """
 
 import math
@@ -17,21 +17,21 @@ from earnest.training.codecs.update import BLOCK, Update, float32
 from earnest.training.diloco.state import Spec
 from earnest.training.diloco.tensorfile import PayloadError
 
-CodecMemory = dict[str, Tensor]
-"""What a codec carries from one round to the next: float32 tensors by name, {} where it carries nothing.
+CodecState = dict[str, Tensor]
+"""A trainer's codec state between two rounds: float32 tensors by name.
 
-`residual/<parameter>`: what error feedback still owes. `start/<parameter>`: where low-rank iteration starts.
+`residual/<parameter>`: the error-feedback residual. `start/<parameter>`: the start of the low-rank iteration.
 `history`: see `adaptive`.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A payload, the update that it decodes to, and what the next round's encoder wants to know."""
+    """A payload, the update that it decodes to, and the codec state for the next round."""
 
     payload: bytes
     update: Update
-    memory: CodecMemory
+    state: CodecState
 
 
 class Codec(Protocol):
@@ -40,48 +40,50 @@ class Codec(Protocol):
     payload_bytes: int
     """The largest size of a payload."""
 
-    def encode(self, update: Mapping[str, Tensor], memory: CodecMemory | None = None) -> Encoded:
-        """Encode an update (a pseudo-gradient) plus the decayed residual of the round before.
+    def encode(self, update: Mapping[str, Tensor], state: CodecState | None = None) -> Encoded:
+        """Encodes an update (a pseudo-gradient) plus the decayed residual of the round before.
 
-        Raises ValueError where a number isn't finite. A caller that gets `update.norm == 0` has nothing to
-        send. `memory` is that of the last encoded round, or None; it isn't changed.
+        `state`: that of the last encoded round, or None; it is not modified. If the result has `update.norm == 0`,
+        there is nothing to send. Raises ValueError for a number that is not finite.
         """
         ...
 
     def decode(self, payload: bytes) -> Update:
-        """Raises PayloadError, with nothing allocated that a file claims, unless it is canonical."""
+        """Decodes a payload. Raises PayloadError unless it is canonical, before allocating what the file claims."""
         ...
 
 
-def owed(spec: Spec, update: Mapping[str, Tensor], memory: CodecMemory | None, feedback: float) -> Tensor:
-    """update + feedback * residual, float32 [size], a copy. Raises ValueError unless all of it is finite."""
+def update_plus_residual(
+    spec: Spec, update: Mapping[str, Tensor], state: CodecState | None, feedback: float
+) -> Tensor:
+    """Returns update + feedback * residual, float32 [size]. Raises ValueError unless every number is finite."""
     total, start = spec.join(update), 0
     for name, shape in spec.shapes:
         size = math.prod(shape)
-        residual = (memory or {}).get(f"residual/{name}") if feedback else None
+        residual = (state or {}).get(f"residual/{name}") if feedback else None
         for at in range(0, size, BLOCK):
             part = total[start + at : start + min(size, at + BLOCK)]
             if residual is not None:
                 part.add_(residual.reshape(-1)[at : at + BLOCK] * float32(feedback))
             if not all(math.isfinite(extreme) for extreme in torch.aminmax(part)):
-                raise ValueError("update holds a number that is not finite")
+                raise ValueError("update contains a number that is not finite")
         start += size
     return total
 
 
-def finished(codec: Codec, payload: bytes, total: Tensor, feedback: float, kept: CodecMemory) -> Encoded:
-    """Decodes what was encoded and remembers the rest: `total`, which it overwrites, less what was sent."""
+def encoded_as(codec: Codec, payload: bytes, total: Tensor, feedback: float, state: CodecState) -> Encoded:
+    """Decodes the new payload and adds the residual to `state`: `total` (overwritten) minus what was sent."""
     update = codec.decode(payload)
     if feedback:
         update.add_to(total, -1.0)
-        kept = kept | {f"residual/{name}": part for name, part in codec.spec.split(total).items()}
-    return Encoded(payload, update, kept)
+        state = state | {f"residual/{name}": part for name, part in codec.spec.split(total).items()}
+    return Encoded(payload, update, state)
 
 
-def groups(flat: Tensor, chunk: int, kept: int = 0) -> Iterator[tuple[int, Tensor]]:
-    """Index of the first chunk, and chunks [rows, chunk] as views; the last may be a shorter one, [1, rest].
+def chunk_blocks(flat: Tensor, chunk: int, kept: int = 0) -> Iterator[tuple[int, Tensor]]:
+    """Yields (index of the first chunk, chunks [rows, chunk]) as views; a shorter last chunk comes alone, [1, rest].
 
-    As many rows at a time as fill a block, counting `kept` numbers of each (0: all).
+    Each block has about BLOCK numbers, counting `kept` numbers of each row (0: all).
     """
     whole, rows = len(flat) // chunk, max(1, BLOCK // (kept or chunk))
     for first in range(0, whole, rows):

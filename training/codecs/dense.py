@@ -6,16 +6,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earnest.training.codecs.codec import CodecMemory, Encoded, check_finite, finished, owed, require
+from earnest.training.codecs.codec import (
+    CodecState,
+    Encoded,
+    check_finite,
+    encoded_as,
+    require,
+    update_plus_residual,
+)
 from earnest.training.codecs.update import BLOCK, Update, float32, root, square_sum
 from earnest.training.diloco.state import Spec
 from earnest.training.diloco.tensorfile import Entry, file_bytes, read, write_parts
 
 
 class DenseBf16:
-    """Every parameter as bfloat16, rounded to nearest even: half the bytes of float32, no other loss.
+    """Every parameter as bfloat16, rounded to nearest even: half the bytes of float32.
 
-    A file holds every parameter as BF16, under its name. Numbers are finite; no zero is negative.
+    A payload contains every parameter as BF16, under its name. Numbers are finite; no zero is negative.
     """
 
     name = "dense-bf16"
@@ -26,13 +33,13 @@ class DenseBf16:
         self.entries = [Entry(name, "BF16", shape) for name, shape in spec.shapes]
         self.payload_bytes = file_bytes(self.entries)
 
-    def encode(self, update: Mapping[str, Tensor], memory: CodecMemory | None = None) -> Encoded:
-        total = owed(self.spec, update, memory, self.error_feedback)
+    def encode(self, update: Mapping[str, Tensor], state: CodecState | None = None) -> Encoded:
+        total = update_plus_residual(self.spec, update, state, self.error_feedback)
         rounded = (
             part.to(torch.bfloat16) + 0.0 for part in total.split(BLOCK)
         )  # adding zero turns -0 into +0
         payload = write_parts(self.entries, (part.view(torch.int16).numpy() for part in rounded))
-        return finished(self, payload, total, self.error_feedback, {})
+        return encoded_as(self, payload, total, self.error_feedback, {})
 
     def decode(self, payload: bytes) -> Update:
         tensors = read(payload, self.entries)
@@ -61,12 +68,15 @@ class DenseUpdate(Update):
 
 
 def as_bfloat16(bits: np.ndarray) -> Tensor:
-    """A copy: what a payload holds is read-only, and torch knows no such thing."""
+    """Returns a copy: arrays that view a payload are read-only, which torch does not support."""
     return torch.from_numpy(bits.copy().view(np.int16)).view(torch.bfloat16)
 
 
 def _checked_squares(parts: list[np.ndarray]) -> int:
-    """Sum of squares (see `square_sum`) by counting how often each of the 65,536 bfloat16 occurs."""
+    """Returns the sum of squares (see `square_sum`) by counting each of the 65,536 bfloat16 values.
+
+    Raises PayloadError for a number that is not finite, or a negative zero.
+    """
     counts = np.zeros(1 << 16, np.int64)
     for part in parts:
         for at in range(0, len(part), BLOCK):

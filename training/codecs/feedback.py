@@ -1,32 +1,32 @@
-"""Error feedback where an update did not count."""
+"""Error feedback after a round whose update did not count."""
 
-from earnest.training.codecs.codec import CodecMemory
+from earnest.training.codecs.codec import CodecState
 
 
-def uncounted(
-    now: CodecMemory,
-    before: CodecMemory | None,
-    after: CodecMemory,
+def undo_feedback(
+    now: CodecState,
+    before: CodecState | None,
+    after: CodecState,
     feedback: float,
     rounds_since: int = 0,
-) -> CodecMemory:
-    """The memory to go on with, once it is known that a round's update was not counted.
+) -> CodecState:
+    """Returns the codec state with a round's error feedback undone: that round's update was not counted.
 
-    `before` and `after` are the memories from before and after that round was encoded; `now` is the newest,
-    `rounds_since` encodings later. The state never moved by the update, so the next round trains all of it
-    again: leftovers of it in the residual would be sent twice, and whatever the update paid back is owed
-    again. So the residual becomes what it would be had the round not been worked in, less what later rounds
-    have sent: it is linear in what it started from. Warm start and history stay: they steer, they owe nothing.
+    `before` and `after`: the codec state before and after that round was encoded; `now`: the newest one,
+    `rounds_since` encodings later. The model never moved by the update, so the next round trains it again: what is
+    left of it in the residual would be sent twice, and what it paid back is due again. The residual becomes what it
+    would be without that round. This is exact: a residual is linear in the one it started from, and what later rounds
+    sent stays sent. Warm start and history are kept: they only affect how the next update is encoded.
     """
-    fixed = dict(now)
+    corrected = dict(now)
     for name in now:
         if name.startswith("residual/"):
-            old = (before or {}).get(name)
+            start = (before or {}).get(name)
             if rounds_since:
-                wrong = after[name] if old is None else after[name] - old
-                fixed[name] = now[name] - wrong * feedback**rounds_since
-            elif old is None:
-                del fixed[name]
+                change = after[name] if start is None else after[name] - start
+                corrected[name] = now[name] - change * feedback**rounds_since
+            elif start is None:
+                del corrected[name]
             else:
-                fixed[name] = old
-    return fixed
+                corrected[name] = start
+    return corrected

@@ -1,4 +1,4 @@
-"""`int8`: every parameter as a whole number from -127 to 127 times its chunk's scale."""
+"""`int8`: every parameter as an integer from -127 to 127 times its chunk's scale."""
 
 import itertools
 import math
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from earnest.training.codecs.codec import (
-    CodecMemory,
+    CodecState,
     Encoded,
     check_finite,
-    finished,
-    groups,
-    owed,
+    chunk_blocks,
+    encoded_as,
     require,
+    update_plus_residual,
 )
 from earnest.training.codecs.update import BLOCK, Update, float32, root, square_sum
 from earnest.training.diloco.state import Spec
@@ -29,7 +29,7 @@ SMALLEST, LARGEST = 0x0080, 0x7C01
 class Int8:
     """Rounded to nearest, halves to even: value = code * scale, exactly.
 
-    Chunks of `chunk` run over the name-sorted concatenation of all parameters. A file holds `scales` BF16
+    Chunks of `chunk` run over the name-sorted concatenation of all parameters. A payload contains `scales` BF16
     [chunks] and `codes` U8 [size], two's complement. Rules per chunk:
 
     - the scale is zero or from 2**-126 to 1.0078125 * 2**121, where 127 times it is finite; no code is -128;
@@ -47,13 +47,13 @@ class Int8:
         self.entries = [Entry("scales", "BF16", (self.chunks,)), Entry("codes", "U8", (spec.size,))]
         self.payload_bytes = file_bytes(self.entries)
 
-    def encode(self, update: Mapping[str, Tensor], memory: CodecMemory | None = None) -> Encoded:
-        total = owed(self.spec, update, memory, self.error_feedback)
-        scales = torch.cat([_scales(rows) for _, rows in groups(total, self.chunk)])
-        codes = (_codes(rows, scales[first:]) for first, rows in groups(total, self.chunk))
+    def encode(self, update: Mapping[str, Tensor], state: CodecState | None = None) -> Encoded:
+        total = update_plus_residual(self.spec, update, state, self.error_feedback)
+        scales = torch.cat([_scales(rows) for _, rows in chunk_blocks(total, self.chunk)])
+        codes = (_codes(rows, scales[first:]) for first, rows in chunk_blocks(total, self.chunk))
         raw = scales.to(torch.bfloat16).view(torch.int16).numpy()
         payload = write_parts(self.entries, itertools.chain([raw], codes))
-        return finished(self, payload, total, self.error_feedback, {})
+        return encoded_as(self, payload, total, self.error_feedback, {})
 
     def decode(self, payload: bytes) -> Update:
         tensors = read(payload, self.entries)
@@ -92,26 +92,26 @@ class Int8Update(Update):
 
 
 def _scales(rows: Tensor) -> Tensor:
-    """Float32 [rows], of the precision of bfloat16: within half a step of 127 that of the largest number."""
+    """Returns one scale per row, float32 [rows] rounded to bfloat16: the largest magnitude / 127."""
     scales = (torch.maximum(rows.amax(1), -rows.amin(1)) / 127).to(torch.bfloat16).float()
     return scales.where(scales >= 2.0**-126, 0.0)
 
 
 def _codes(rows: Tensor, scales: Tensor) -> np.ndarray:
-    """Int8 [rows, length]; zeros where the scale is."""
+    """Returns int8 [rows, length]; zeros where the scale is zero."""
     scales = scales[: len(rows), None]
     numbers = (rows / scales.where(scales > 0, 1.0)).round_().clamp_(-127, 127).mul_(scales > 0)
     return numbers.to(torch.int8).numpy()
 
 
 def _square_sums(rows: Tensor) -> np.ndarray:
-    """Int8 [rows, length] -> [rows]. Float32 is exact, in any order, for up to 1024 squares of 127."""
+    """Int8 [rows, length] -> sums of squares [rows]. Float32 is exact, in any order, for up to 1024 squares of 127."""
     few = rows.float().square_().view(len(rows), -1, math.gcd(rows.shape[1], 1024))
     return few.sum(2).double().sum(1).numpy()
 
 
 def _code_groups(codes: np.ndarray, chunk: int) -> Iterator[tuple[int, Tensor]]:
-    """As `groups`, of copies: what a payload holds is read-only, and torch knows no such thing."""
+    """Yields what `chunk_blocks` does, as copies: arrays that view a payload are read-only, unlike tensors."""
     whole = len(codes) // chunk
     size = max(1, BLOCK // chunk) * chunk
     for start in range(0, whole * chunk, size):

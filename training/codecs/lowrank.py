@@ -1,4 +1,4 @@
-"""`lowrank-int4`: matrices as sums of a few outer products, in whole numbers; everything else as bfloat16."""
+"""`lowrank-int4`: matrices as sums of a few outer products of integers; everything else as bfloat16."""
 
 import hashlib
 import math
@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earnest.training.codecs.adaptive import Choice, choose, energy
+from earnest.training.codecs.adaptive import SizeLimits, choose, energy
 from earnest.training.codecs.bits import pack, packed_bytes, unpack
 from earnest.training.codecs.codec import (
-    CodecMemory,
+    CodecState,
     Encoded,
     check_finite,
-    finished,
-    owed,
+    encoded_as,
     require,
+    update_plus_residual,
 )
 from earnest.training.codecs.dense import as_bfloat16
 from earnest.training.codecs.update import BLOCK, Update, float32, root, square_sum
@@ -28,13 +28,13 @@ from earnest.training.diloco.tensorfile import Entry, entries_of, file_bytes, re
 MAX_RANK = 64
 TENSORS = ("dense", "factors", "units", "weights")
 LEAST_SIDE = 4
-"""A tensor is factored if it has two dimensions, both at least this many times the recipe's rank."""
+"""A tensor is factored if it has two dimensions, each at least this many times the recipe's rank."""
 
 FACTOR, WEIGHT = 7, 4095
-"""Largest code of a factor, largest weight of a column: 64 products of them add up to less than 2**24."""
+"""Largest code of a factor and largest weight of a column: 64 products of them sum to less than 2**24."""
 
 LOWEST, HIGHEST = -126, 103
-"""Exponents of a matrix's unit: no number is subnormal, none is infinite."""
+"""Limits of the exponent of a matrix's unit: no number is subnormal or infinite."""
 
 Array = np.ndarray
 
@@ -52,11 +52,11 @@ class Factors:
     q: Array
 
     def rows(self) -> Iterator[Tensor]:
-        """The numbers, float32 [rows, n] at a time, in a buffer that the next rows overwrite.
+        """Yields the numbers, float32 [rows, n] at a time, in a buffer that the next rows overwrite.
 
-        They are whole numbers below 2**24 times a power of two, and so are all partial sums: any order of
-        summation, with or without fused operations, gives the same bits. So this is the machine's own matrix
-        product, in float64, which no setting makes less precise (float32 may be, to TF32 or bfloat16).
+        The numbers and all partial sums are integers below 2**24 times a power of two, so any order of summation,
+        with or without fused operations, gives the same bits: an ordinary matrix product is exact. It is computed in
+        float64, which no setting makes less precise (float32 may become TF32 or bfloat16).
         """
         left = torch.from_numpy(self.p.T * (self.weights * 2.0**self.exponent))
         right = torch.from_numpy(self.q.astype(np.float64))
@@ -69,7 +69,7 @@ class Factors:
             yield numbers[:count].copy_(product[:count])
 
     def squares(self) -> int:
-        """Sum of squares, exact, in units of 2**-266, from the factors' inner products."""
+        """Returns the exact sum of squares, in units of 2**-266, from the factors' inner products."""
         p, q = (torch.from_numpy(factor.astype(np.float64)) for factor in (self.p, self.q))
         products = ((p @ p.T).long() * (q @ q.T).long()).numpy().astype(object)
         weights = self.weights.astype(object)
@@ -79,14 +79,14 @@ class Factors:
 class LowrankInt4:
     """One power iteration from where the last round's ended (PowerSGD, arXiv 1905.13727), factors in 4 bits.
 
-    A file holds, for the tensors that are matrices (see LEAST_SIDE) in name order, and the rank r,
+    A payload contains, for the tensors that are matrices (see LEAST_SIDE), in name order, and the rank r:
 
     - `dense` BF16 [numbers]: all other tensors, as in `dense-bf16`;
     - `factors` U8: for each matrix p [r, m], then q [r, n]; fields of 4 bits, two's complement, low first;
     - `units` U8 [matrices]: exponent + 126;
     - `weights` U8 [matrices, r, 2]: unsigned, little-endian.
 
-    A matrix is what `Factors` says. Tensors without any number are left out. Rules per matrix:
+    `Factors` defines a matrix. Empty tensors are omitted. Rules per matrix:
 
     - codes lie in -7 .. 7, weights in 0 .. 4095, units in 0 .. 229;
     - columns descend by (weight, p, q), compared as they are stored; the first weight is at least 2048;
@@ -95,8 +95,8 @@ class LowrankInt4:
     - a matrix of zeros has unit, weights and codes zero.
 
     With `energy` above 0, r is chosen from `rank_min` to `rank` for each payload (see `adaptive`); above
-    `rank_min` some matrix has a weight in column r. A sum of products can be written in other ways, which no
-    rule on columns excludes, so `content` is made of the numbers and not of the payload.
+    `rank_min` some matrix has a weight in column r. The same sum of products can have other factors, which no rule
+    on columns excludes, so `content` is the hash of the numbers and not of the payload.
     """
 
     name = "lowrank-int4"
@@ -107,7 +107,7 @@ class LowrankInt4:
         if not 1 <= rank <= MAX_RANK:
             raise ValueError(f"lowrank-int4 needs 1 <= rank <= {MAX_RANK}, not {rank}")
         self.spec, self.error_feedback = spec, error_feedback
-        self.choice = Choice(rank_min if energy else rank, rank, energy)
+        self.limits = SizeLimits(rank_min if energy else rank, rank, energy)
         self.matrices = {
             name: (shape[0], shape[1])
             for name, shape in spec.shapes
@@ -115,28 +115,28 @@ class LowrankInt4:
         }
         self.others = spec.size - sum(m * n for m, n in self.matrices.values())
         self.payload_bytes = max(
-            file_bytes(self._layout(r)) for r in range(self.choice.least, self.choice.most + 1)
+            file_bytes(self._layout(r)) for r in range(self.limits.least, self.limits.most + 1)
         )
 
-    def encode(self, update: Mapping[str, Tensor], memory: CodecMemory | None = None) -> Encoded:
-        total = owed(self.spec, update, memory, self.error_feedback)
-        tensors, most = self.spec.split(total), self.choice.most
-        kept, starts, pairs = np.zeros(most + 1), CodecMemory(), list[tuple[Tensor, Tensor]]()
+    def encode(self, update: Mapping[str, Tensor], state: CodecState | None = None) -> Encoded:
+        total = update_plus_residual(self.spec, update, state, self.error_feedback)
+        tensors, most = self.spec.split(total), self.limits.most
+        kept, starts, pairs = np.zeros(most + 1), CodecState(), list[tuple[Tensor, Tensor]]()
         for name in self.matrices:
-            start = (memory or {}).get(f"start/{name}", _start(tensors[name].shape[1], most))
+            start = (state or {}).get(f"start/{name}", _start(tensors[name].shape[1], most))
             p, q = _iterate(tensors[name], start)
             squares = q.square().sum(0)
-            if self.choice.adaptive:
+            if self.limits.adaptive:
                 kept[:most] += squares.cumsum(0).numpy()
                 kept[most] += energy(tensors[name])
             starts[f"start/{name}"] = _next_start(q, squares)
             pairs.append((p, q))
-        rank, history = choose(self.choice, kept if self.choice.adaptive else None, memory)
+        rank, history = choose(self.limits, kept if self.limits.adaptive else None, state)
         rank, factors = self._factor(rank, pairs)
         rest = [tensors[name].reshape(-1) for name, _ in self.spec.shapes if name not in self.matrices]
         dense = torch.cat([*rest, torch.zeros(0)]).to(torch.bfloat16) + 0.0  # adding zero turns -0 into +0
         payload = self._write(rank, factors, dense)
-        return finished(self, payload, total, self.error_feedback, starts | history)
+        return encoded_as(self, payload, total, self.error_feedback, starts | history)
 
     def decode(self, payload: bytes) -> Update:
         tensors, rank = self._read(payload)
@@ -144,17 +144,17 @@ class LowrankInt4:
         check_finite(dense)
         require(not (dense == 0x8000).any(), "negative zero")
         factors = list(self._unpack(tensors, rank)) if self.matrices else []
-        if factors and rank > self.choice.least:
+        if factors and rank > self.limits.least:
             require(any(f.weights[-1] for f in factors), "the rank is higher than any matrix needs")
         squares = square_sum(*np.unique(dense, return_counts=True))
         squares += sum(matrix.squares() for matrix in factors)
         return LowrankUpdate(self, payload, dense, factors, root(squares))
 
     def _factor(self, rank: int, pairs: list[tuple[Tensor, Tensor]]) -> tuple[int, list[Factors]]:
-        """Quantized factors, and the rank without columns that no matrix has a weight in."""
+        """Returns quantized factors, and the rank without the columns in which no matrix has a weight."""
         factors = [quantize(p[:, :rank], q[:, :rank]) for p, q in pairs]
         used = max((int(np.count_nonzero(f.weights)) for f in factors), default=0)
-        rank = max(used, self.choice.least)
+        rank = max(used, self.limits.least)
         return rank, [Factors(f.exponent, f.weights[:rank], f.p[:rank], f.q[:rank]) for f in factors]
 
     def _write(self, rank: int, factors: list[Factors], dense: Tensor) -> bytes:
@@ -168,11 +168,11 @@ class LowrankInt4:
         return write({entry: bodies[entry.name] for entry in self._layout(rank)})
 
     def _read(self, payload: bytes) -> tuple[dict[str, Array], int]:
-        """Views of the file's tensors, and the rank, which the shape of `weights` tells."""
+        """Returns views of the file's tensors, and the rank, read from the shape of `weights`."""
         shapes = {entry.name: entry.shape for entry in entries_of(payload, TENSORS)}
         shape = shapes.get("weights", ())
-        rank = shape[1] if self.matrices and len(shape) == 3 else self.choice.most
-        self.choice.check(rank, "rank")
+        rank = shape[1] if self.matrices and len(shape) == 3 else self.limits.most
+        self.limits.check(rank, "rank")
         return read(payload, self._layout(rank)), rank
 
     def _layout(self, rank: int) -> list[Entry]:
@@ -186,7 +186,7 @@ class LowrankInt4:
         return [entry for entry in layout if entry.nbytes]
 
     def _unpack(self, tensors: Mapping[str, Array], rank: int) -> Iterator[Factors]:
-        """Raises PayloadError for a matrix that isn't canonical."""
+        """Yields the factors of each matrix. Raises PayloadError for a matrix that is not canonical."""
         count = sum(rank * (m + n) for m, n in self.matrices.values())
         codes = unpack(tensors["factors"], count, 4, "factors", np.uint8).view(np.int8)
         codes = codes << 4 >> 4  # the sign of 4 bits becomes that of 8
@@ -202,7 +202,7 @@ class LowrankInt4:
 
 
 class LowrankUpdate(Update):
-    """`dense` raw bfloat16 of the tensors that are no matrices; `factors` of those that are; in name order."""
+    """`factors`: those of the factored matrices; `dense`: raw bfloat16 of all other tensors; both in name order."""
 
     def __init__(
         self, codec: LowrankInt4, payload: bytes, dense: Array, factors: list[Factors], norm: float
@@ -212,7 +212,7 @@ class LowrankUpdate(Update):
 
     @cached_property
     def content(self) -> bytes:
-        """SHA-256 of the numbers, float32 little-endian: one product can be factored in several ways."""
+        """SHA-256 of the numbers as little-endian float32: one product can be factored in several ways."""
         digest = hashlib.sha256()
         for numbers in self._blocks():
             digest.update((numbers + 0.0).numpy().astype("<f4").data)  # adding zero turns -0 into +0
@@ -225,7 +225,7 @@ class LowrankUpdate(Update):
             start += len(numbers)
 
     def _blocks(self) -> Iterator[Tensor]:
-        """All numbers in order, float32 [some] at a time; the caller may change them."""
+        """Yields all numbers in order, float32, a block at a time; the caller may modify a block."""
         factors, at = iter(self.factors), 0
         for name, shape in self.spec.shapes:
             if name in self.matrices:
@@ -238,7 +238,7 @@ class LowrankUpdate(Update):
 
 
 def quantize(p: Tensor, q: Tensor) -> Factors:
-    """Float64 p [m, r], q [n, r] with p @ q.T wanted -> canonical factors; columns too small become zero."""
+    """Quantizes p @ q.T, float64 p [m, r] and q [n, r], to canonical factors; columns too small become zero."""
     left, right = _codes(p), _codes(q)
     sizes = (left.square().sum(0) * right.square().sum(0)).clamp(min=1)
     scales = (p * left).sum(0) * (q * right).sum(0) / sizes  # the least-squares fit to both quantized columns
@@ -264,7 +264,7 @@ def quantize(p: Tensor, q: Tensor) -> Factors:
 
 
 def _check(unit: int, weights: Array, p: Array, q: Array) -> None:
-    """The rules of one matrix."""
+    """Raises PayloadError unless one matrix follows the rules of `LowrankInt4`."""
     require(weights.max() <= WEIGHT, "a weight is above 4095")
     require(unit <= HIGHEST - LOWEST, "a unit is above 229")
     used = weights > 0
@@ -283,30 +283,30 @@ def _check(unit: int, weights: Array, p: Array, q: Array) -> None:
 
 
 def _iterate(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """One power iteration: float64 p [m, r] orthonormal, q [n, r] orthogonal, longest first, p @ q.T ~ matrix."""
+    """Takes one power iteration: float64 p [m, r] orthonormal, q [n, r] orthogonal, longest first, p @ q.T ~ matrix."""
     p = torch.linalg.qr((start.T.contiguous() @ matrix.T).T.double()).Q
     q = (
         p.T.float().contiguous() @ matrix
     ).T.double()  # in this order the small factor is the left: much faster
     if not torch.isfinite(q).all():
-        raise ValueError("update holds numbers that are too large to factor")
+        raise ValueError("update contains numbers that are too large to factor")
     turn = torch.linalg.eigh(q.T @ q).eigenvectors.flip(1)
     return p @ turn, q @ turn
 
 
 def _codes(columns: Tensor) -> Tensor:
-    """Each column scaled to -7 .. 7 and rounded; a column of zeros stays one."""
+    """Scales each column to -7 .. 7 and rounds it; a column of zeros stays zero."""
     largest = columns.abs().amax(0)
     return (columns * (FACTOR / largest.where(largest > 0, 1.0))).round()
 
 
 def _start(columns: int, rank: int) -> Tensor:
-    """Where the first iteration starts: the same for everyone, float32 [columns, rank]."""
+    """Returns the start of the first iteration, the same for everyone: float32 [columns, rank]."""
     return torch.randn(columns, rank, generator=torch.Generator().manual_seed(0))
 
 
 def _next_start(q: Tensor, squares: Tensor) -> Tensor:
-    """This round's q, its columns of length 1; a column of zeros starts anew."""
+    """Returns this round's q with columns of length 1; a column of zeros is replaced by a new start."""
     lengths = squares.sqrt()
     fresh = _start(len(q), q.shape[1])
     return torch.where(lengths > 1e-30, q / lengths.clamp(min=1e-30), fresh).float()

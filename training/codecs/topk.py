@@ -1,4 +1,4 @@
-"""`topk-2bit`: the largest numbers of every chunk, their places as Rice codes."""
+"""`topk-2bit`: the largest numbers of every chunk, their indices as Rice codes."""
 
 import hashlib
 import math
@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earnest.training.codecs.adaptive import Choice, choose, energy
+from earnest.training.codecs.adaptive import SizeLimits, choose, energy
 from earnest.training.codecs.bits import pack, packed_bytes, read_unary, rice_width, unary, unpack
 from earnest.training.codecs.codec import (
-    CodecMemory,
+    CodecState,
     Encoded,
     check_finite,
-    finished,
-    groups,
-    owed,
+    chunk_blocks,
+    encoded_as,
     require,
+    update_plus_residual,
 )
 from earnest.training.codecs.update import Update, float32, root, square_sum, widen
 from earnest.training.diloco.state import Spec
@@ -35,13 +35,13 @@ class Topk2Bit:
 
     Chunks of `chunk` run over the name-sorted concatenation of all parameters; the last keeps ceil(k * len
     / chunk). Within a chunk, a gap is an index less the one before, less one (the first: the index itself).
-    With b = `rice_width(k, chunk)` a file holds
+    With b = `rice_width(k, chunk)` a payload contains
 
     - `scales` BF16 [chunks, 2]: low, high;
     - `codes` U8: a field of 2 bits per index, bit 0 sign, bit 1 high;
     - `k` U8 [4]: k, little-endian;
     - `lows` U8: the low b bits of each gap;
-    - `quotients` U8: gap >> b of each in unary, so many zero bits and a one.
+    - `quotients` U8: gap >> b of each in unary, that many zero bits and a one.
 
     Fields are packed low bits first; spare bits are zero, and there is no spare byte. Rules per chunk:
 
@@ -67,27 +67,27 @@ class Topk2Bit:
         if not 1 <= k <= chunk <= MAX_CHUNK:
             raise ValueError(f"topk-2bit needs 1 <= k <= chunk <= {MAX_CHUNK}, not k={k}, chunk={chunk}")
         self.spec, self.chunk, self.error_feedback = spec, chunk, error_feedback
-        self.choice = Choice(k_min if energy else k, k, energy)
+        self.limits = SizeLimits(k_min if energy else k, k, energy)
         self.chunks = math.ceil(spec.size / chunk)
         self.tail = spec.size % chunk
         self.payload_bytes = max(
             file_bytes(self._layout(k, self._most_quotients(k))) for k in self._largest_of_each_width()
         )
 
-    def encode(self, update: Mapping[str, Tensor], memory: CodecMemory | None = None) -> Encoded:
-        total = owed(self.spec, update, memory, self.error_feedback)
+    def encode(self, update: Mapping[str, Tensor], state: CodecState | None = None) -> Encoded:
+        total = update_plus_residual(self.spec, update, state, self.error_feedback)
         places, kept = self._rank(total)
-        k, history = choose(self.choice, kept, memory)
+        k, history = choose(self.limits, kept, state)
         scales = np.empty((self.chunks, 2), np.uint16)
         gaps, codes = list[Array](), list[Array]()
-        for first, rows in groups(total, self.chunk, 4 * k):
+        for first, rows in chunk_blocks(total, self.chunk, 4 * k):
             chosen = np.sort(places[first : first + len(rows), : self._count(k, rows.shape[1])], axis=1)
             some, gap, scale = _quantize(rows, torch.from_numpy(chosen.astype(np.int64)))
             scales[first : first + len(rows)] = scale
             codes.append(some)
             gaps.append(gap)
         payload = self._write(k, np.concatenate(gaps), np.concatenate(codes), scales)
-        return finished(self, payload, total, self.error_feedback, history)
+        return encoded_as(self, payload, total, self.error_feedback, history)
 
     def decode(self, payload: bytes) -> Update:
         tensors, k = self._read(payload)
@@ -113,11 +113,11 @@ class Topk2Bit:
         return TopkUpdate(self, payload, k, indices, scales, codes, root(squares))
 
     def _rank(self, total: Tensor) -> tuple[Array, Array | None]:
-        """Places of each chunk's largest, uint16 [chunks, most], largest first; energy kept by each k."""
-        most = self.choice.most
+        """Returns each chunk's largest indices, uint16 [chunks, most], largest first; and the energy kept by each k."""
+        most = self.limits.most
         places = np.empty((self.chunks, most), np.uint16)
-        kept = np.zeros(most + 1) if self.choice.adaptive else None
-        for first, rows in groups(total, self.chunk):
+        kept = np.zeros(most + 1) if self.limits.adaptive else None
+        for first, rows in chunk_blocks(total, self.chunk):
             sizes, found = rows.abs().topk(self._count(most, rows.shape[1]), dim=1)
             places[first : first + len(rows), : found.shape[1]] = found.numpy()
             if kept is not None:
@@ -141,11 +141,11 @@ class Topk2Bit:
         return write({entry: bodies[entry.name] for entry in layout})
 
     def _read(self, payload: bytes) -> tuple[dict[str, Array], int]:
-        """Views of the file's tensors, and k; their sizes are checked before anything is made of them."""
+        """Returns views of the file's tensors, and k; sizes are checked before anything is allocated."""
         claimed = {entry.name: entry for entry in entries_of(payload, TENSORS)}
         require("k" in claimed and claimed["k"].nbytes == 4, "no k of four bytes")
         k = int.from_bytes(read(payload, list(claimed.values()))["k"].tobytes(), "little")
-        self.choice.check(k, "k")
+        self.limits.check(k, "k")
         quotients = claimed["quotients"].nbytes if "quotients" in claimed else 1
         require(1 <= quotients <= self._most_quotients(k), "wrong size of quotients")
         return read(payload, self._layout(k, quotients)), k
@@ -161,28 +161,28 @@ class Topk2Bit:
         ]
 
     def _most_quotients(self, k: int) -> int:
-        """The most bytes that quotients can fill: gaps of a chunk sum to less than its length."""
+        """Returns the largest size of `quotients`, bytes: the gaps of a chunk sum to less than its length."""
         width = rice_width(k, self.chunk)
         zeros = sum(rows * (length >> width) for _, rows, length, _ in self._spans(k))
         return packed_bytes(self._total(k) + zeros, 1)
 
     def _largest_of_each_width(self) -> set[int]:
-        """The largest k of each Rice width, which falls as k grows; for one width, bytes grow with k."""
-        allowed = range(self.choice.least, self.choice.most + 1)
+        """Returns the largest k of each Rice width. The width falls as k grows; for one width, bytes grow with k."""
+        allowed = range(self.limits.least, self.limits.most + 1)
         ends = (
             bisect_right(allowed, -width, key=lambda k: -rice_width(k, self.chunk)) for width in range(17)
         )
         return {allowed[end - 1] for end in ends if end}
 
     def _count(self, k: int, length: int) -> int:
-        """Numbers kept of a chunk of `length`."""
+        """Returns the numbers kept of a chunk of `length`."""
         return -(-k * length // self.chunk)
 
     def _total(self, k: int) -> int:
         return self.spec.size // self.chunk * k + self._count(k, self.tail)
 
     def _spans(self, k: int) -> list[tuple[int, int, int, slice]]:
-        """(first chunk, chunks, length of each, their indices): the whole chunks, then the shorter last."""
+        """Returns (first chunk, chunks, their length, their indices): whole chunks, then a shorter last one."""
         whole = self.spec.size // self.chunk
         spans = [(0, whole, self.chunk, slice(0, whole * k))]
         if self.tail:
@@ -191,7 +191,7 @@ class Topk2Bit:
 
 
 class TopkUpdate(Update):
-    """`codes` [m] uint8 and `scales` [chunks, 2] raw bfloat16, as `Topk2Bit` says."""
+    """`codes` uint8 [m] and `scales` raw bfloat16 [chunks, 2], as in `Topk2Bit`."""
 
     def __init__(
         self,
@@ -210,10 +210,10 @@ class TopkUpdate(Update):
 
     @cached_property
     def content(self) -> bytes:
-        """SHA-256 of places and numbers: where k may vary, several can say the same.
+        """SHA-256 of indices and numbers that are not zero: payloads with different k can encode the same update.
 
-        A last chunk keeps ceil(k * len / chunk) numbers, the same for more than one k, and of a chunk of zeros the
-        payload has the first k places.
+        A last chunk keeps ceil(k * len / chunk) numbers, the same for more than one k, and a chunk of zeros is encoded
+        with the first k indices.
         """
         assert self.indices is not None
         sent = np.flatnonzero(self.bits)
@@ -234,7 +234,7 @@ class TopkUpdate(Update):
         total.index_add_(0, torch.from_numpy(self.indices), torch.from_numpy(values))
 
     def _look_up(self, table: Array) -> Array:
-        """The entry of `table` [4 * chunks] that each code names."""
+        """Returns the entry of `table` [4 * chunks] for each code."""
         values = np.empty(len(self.codes), table.dtype)
         for first, rows, _, span in self._spans:
             at = (
@@ -246,7 +246,7 @@ class TopkUpdate(Update):
 
 
 def _quantize(rows: Tensor, places: Tensor) -> tuple[Array, Array, Array]:
-    """Float32 [rows, length], places [rows, k] ascending -> codes, gaps [rows * k], scales [rows, 2].
+    """Float32 [rows, length], indices [rows, k] ascending -> codes, gaps [rows * k], scales [rows, 2].
 
     A number is `high` if its magnitude is above the mean of the k; each magnitude is the mean of its group.
     """
@@ -268,13 +268,16 @@ def _quantize(rows: Tensor, places: Tensor) -> tuple[Array, Array, Array]:
 
 
 def _group_mean(sizes: Tensor, group: Tensor) -> Tensor:
-    """Mean over a row's members of `group`, bfloat16 [rows, 1]; 0 for an empty group."""
+    """Returns the mean over a row's members of `group`, bfloat16 [rows, 1]; 0 for an empty group."""
     count = group.sum(1, keepdim=True).clamp(min=1)
     return ((sizes * group).sum(1, keepdim=True) / count).to(torch.bfloat16)
 
 
 def _check(scales: Array, codes: Array, gaps: Array) -> int:
-    """The canonical rules of one chunk, for many; sum of squares. Non-negative bfloat16 sort like their bits."""
+    """Checks the canonical rules of chunks of one length; returns the sum of squares.
+
+    Non-negative bfloat16 sort like their bits.
+    """
     low, high = scales[:, 0], scales[:, 1]
     highs = np.count_nonzero(codes & 2, axis=1)
     lows = codes.shape[1] - highs

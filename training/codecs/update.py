@@ -1,4 +1,4 @@
-"""A decoded update, and its norm: summed in integers, so that it comes out the same on every machine."""
+"""A decoded update and its norm, which is summed in integers: the same on every machine."""
 
 import hashlib
 import math
@@ -12,10 +12,10 @@ from torch import Tensor
 from earnest.training.diloco.state import Parameters, Spec
 
 BLOCK = 1 << 17
-"""Numbers handled at a time: they fit a core's cache, and bound what a codec needs besides the update."""
+"""Numbers processed at a time: a block fits a core's cache and bounds a codec's extra memory."""
 
 EXACT = 1 << 22
-"""Products of less than 32 bits that float64 adds up exactly."""
+"""Number of products below 2**31 that float64 sums exactly."""
 
 Array = np.ndarray
 
@@ -24,8 +24,8 @@ class Update(ABC):
     """A decoded update: one float32 number for each parameter, or for those at `indices`.
 
     `indices` [m] int64, strictly ascending places in the name-sorted concatenation of all parameters, or None
-    where every parameter has its number; `norm` is the L2 norm. Numbers are made when they are asked for:
-    what is kept is the payload.
+    where every parameter has its number; `norm` is the L2 norm. Only the payload is stored; numbers are decoded when
+    they are used.
     """
 
     def __init__(self, spec: Spec, payload: bytes, norm: float, indices: Array | None = None) -> None:
@@ -36,57 +36,57 @@ class Update(ABC):
 
     @cached_property
     def content(self) -> bytes:
-        """32 bytes that are equal exactly for equal updates of one codec: SHA-256 of the payload."""
+        """32 bytes, equal exactly for equal updates of one codec: the SHA-256 of the payload."""
         return hashlib.sha256(self.payload).digest()
 
     @property
     def bits(self) -> Array:
-        """Raw bfloat16 (uint16 [m]) of the numbers sent. Raises TypeError for codecs whose numbers are none."""
+        """Raw bfloat16 (uint16 [m]) of the numbers sent. Raises TypeError for a codec of other numbers."""
         raise TypeError("the numbers of this codec are not bfloat16")
 
     @abstractmethod
     def add_to(self, total: Tensor, factor: float) -> None:
-        """total [size] += update * float32(factor), in place: one multiplication, one addition per number.
+        """Adds update * float32(factor) to `total` [size], in place: one multiplication, one addition per number.
 
         Bit for bit `total + flat() * factor` wherever `total` has no negative zero, without making `flat()`.
         """
 
     def add_sent_to(self, weight: Tensor, share: float) -> None:
-        """weight [size] += float32(share) wherever the update has a number, in place."""
+        """Adds float32(share) to `weight` [size], in place, wherever the update has a number."""
         if self.indices is None:
             weight.add_(float32(share))
         else:
             weight.index_add_(0, torch.from_numpy(self.indices), float32(share).expand(len(self.indices)))
 
     def flat(self, device: str | torch.device = "cpu") -> Tensor:
-        """Float32 [size]; zero where nothing was sent."""
+        """Returns float32 [size]; zero where nothing was sent."""
         total = torch.zeros(self.spec.size)
         self.add_to(total, 1.0)
         return total.to(device)
 
     def sent(self, device: str | torch.device = "cpu") -> Tensor:
-        """Float32 [size]: 1 where the update has a number, 0 elsewhere."""
+        """Returns float32 [size]: 1 where the update has a number, 0 elsewhere."""
         weight = torch.zeros(self.spec.size)
         self.add_sent_to(weight, 1.0)
         return weight.to(device)
 
     def dense(self, device: str | torch.device = "cpu") -> Parameters:
-        """Float32 tensors by parameter name."""
+        """Returns float32 tensors by parameter name."""
         return self.spec.split(self.flat(device))
 
 
 def float32(scalar: float) -> Tensor:
-    """Round once, here, rather than leave it to the kernel."""
+    """Rounds a scalar to float32 once, here, and not in a kernel."""
     return torch.tensor(scalar, dtype=torch.float32)
 
 
 def widen(bits: Array) -> Array:
-    """Raw bfloat16 as float32."""
+    """Converts raw bfloat16 to float32."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def square_sum(bits: Array, counts: Array | None = None) -> int:
-    """Sum of counts * number**2 over finite bfloat16 numbers (raw bits), exact, in units of 2**-266.
+    """Returns the exact sum of counts * number**2 over finite bfloat16 numbers (raw bits), in units of 2**-266.
 
     A number is `mantissa * 2**(exponent - 134)`, mantissa below 256. Products are summed per exponent, in two
     halves of 31 bits (exact in float64 for up to 2**22 numbers: more are summed a part at a time), the 255 sums as
@@ -107,10 +107,10 @@ def square_sum(bits: Array, counts: Array | None = None) -> int:
 
 
 def root(squares: int) -> float:
-    """The norm of which `squares` is the square, in units of 2**-266: rounded only here."""
+    """Returns the square root of `squares` (in units of 2**-266): rounded only here."""
     return math.ldexp(math.sqrt(squares), -133)
 
 
 def exact_norm(bits: Array) -> float:
-    """L2 norm of finite bfloat16 numbers (raw bits, uint16)."""
+    """Returns the L2 norm of finite bfloat16 numbers (raw bits, uint16)."""
     return root(square_sum(bits))

@@ -1,8 +1,8 @@
-"""A round half trained, on disk: killed at any step, a trainer goes on from there and ends with the same bits.
+"""Checkpoints inside a round: a trainer killed at any step resumes and ends with the same bits.
 
-One file, replaced whole: SHA-256 of the rest, then a canonical tensor file with the parameters, the inner optimizer,
-the loss scaler, the losses so far, and the key of what is being trained. Error feedback does not change inside a
-round, and what is random in a step follows from its number, so neither is in it.
+One file, replaced atomically: the SHA-256 of the rest, then a canonical tensor file with the parameters, the inner
+optimizer, the loss scaler, the losses so far, and a key that identifies the round. Error feedback does not change
+inside a round, and the randomness of a step follows from its number, so neither is stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIGEST = 32
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """`losses` of the steps taken, `tokens` seen; `parameters` and `inner` (optimizer and scaler) after them."""
+    """A round after some steps: their `losses`, `tokens`, `parameters`, and `inner` (optimizer and loss scaler)."""
 
     losses: list[float]
     tokens: int
@@ -42,7 +42,7 @@ class Progress:
 
 
 class Checkpoints:
-    """Where a trainer keeps the round it is in: every `every_steps` steps (0: not by steps) or `every_s` seconds."""
+    """A checkpoint file, written every `every_steps` steps (0: never by steps) or every `every_s` seconds."""
 
     def __init__(
         self, path: Path, every_steps: int = 0, every_s: float = 30.0, *, clock: Callable[[], float]
@@ -52,12 +52,12 @@ class Checkpoints:
         self._last = clock()
 
     def due(self, step: int) -> bool:
-        """Whether to save after `step` steps."""
+        """Returns whether to save after `step` steps."""
         by_steps = self._every_steps > 0 and step % self._every_steps == 0
         return by_steps or self._clock() - self._last >= self._every_s
 
     def save(self, key: bytes, progress: Progress) -> None:
-        """Replaces the file, durably; a full disk costs only what a restart would have saved. `key`: 32 bytes."""
+        """Replaces the file durably. A full disk is only logged: training goes on. `key`: 32 bytes."""
         meta = key + progress.tokens.to_bytes(8, "little")
         tensors = {Entry("key", "U8", (len(meta),)): np.frombuffer(meta, "u1")}
         losses = np.array(progress.losses, "<f8").view(np.uint8)
@@ -73,7 +73,7 @@ class Checkpoints:
         self._last = self._clock()
 
     def load(self, key: bytes) -> Progress | None:
-        """What was saved under `key`; None if nothing was, it is damaged, or something else is in the file."""
+        """Returns what was saved under `key`; None if there is nothing, it is damaged, or it has another key."""
         try:
             content = self.path.read_bytes()
         except OSError:
@@ -99,5 +99,5 @@ class Checkpoints:
         )
 
     def clear(self) -> None:
-        """Removes the file: what it led to is written down elsewhere."""
+        """Removes the file, after the round's result has been stored elsewhere."""
         self.path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Local training: H inner steps from a shared state make a pseudo-gradient (DiLoCo, arXiv 2311.08105)."""
+"""Local training: H inner steps from a shared state give a pseudo-gradient (DiLoCo, arXiv 2311.08105)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class TrainingDiverged(EarnestError):
 
 
 class TrainingStopped(EarnestError):
-    """The round was given up in the middle, because it was asked for; a checkpoint may lead on."""
+    """Training was stopped inside the round because `stop()` returned true; a checkpoint may exist."""
 
 
 @dataclass
 class TrainerState:
-    """What one trainer carries from round to round and nobody else needs.
+    """One trainer's private state between rounds.
 
-    `inner`: the inner optimizer's tensors, `<parameter>/<name>`, and the loss scaler's; `codec`: the codec's own (error
-    feedback, warm start, what it measured). Keeping the inner optimizer is a little better than starting it anew
+    `inner`: the inner optimizer's tensors, `<parameter>/<slot>`, and the loss scaler's; `codec`: the codec's state
+    (error feedback, warm start, history). Keeping the inner optimizer is slightly better than a new one in every round
     (`benchmarks/pilot.py --reset`).
     """
 
@@ -44,14 +44,14 @@ class TrainerState:
     codec: dict[str, Tensor] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """One canonical safetensors file, `inner/...` and `codec/...`."""
+        """Returns one canonical safetensors file with `inner/...` and `codec/...`."""
         tensors = {f"inner/{name}": value for name, value in self.inner.items()}
         tensors |= {f"codec/{name}": value for name, value in self.codec.items()}
         return write({Entry(name, "F32", tuple(t.shape)): t.numpy() for name, t in tensors.items()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TrainerState:
-        """Raises PayloadError where `data` is not a canonical file of float32 tensors."""
+        """Reads `to_bytes`. Raises PayloadError unless `data` is a canonical file of float32 tensors."""
         tensors = {
             name: torch.from_numpy(v.astype(np.float32)) for name, v in read(data, entries_of(data)).items()
         }
@@ -64,19 +64,19 @@ class TrainerState:
 
 @dataclass(frozen=True)
 class Machine:
-    """How one node computes. Nothing of it is the run's: other settings give the same update within rounding."""
+    """How one node computes. Not part of a run: other settings give the same update up to rounding."""
 
     device: str = "auto"
-    """auto: CUDA, else MPS, else the CPU; or a device's name."""
+    """auto (CUDA, else MPS, else CPU) or the name of a device."""
 
     threads: int = 1
-    """CPU threads. They change the order of sums, and so the last bits of an update."""
+    """CPU threads. Their number changes the order of sums, and so the last bits of an update."""
 
     micro_batch: int = 0
-    """Samples in memory at a time; their gradients are added up to the batch's, in another order. 0: all."""
+    """Samples in memory at a time; their gradients are summed, in another order than the whole batch's. 0: all."""
 
     compile: str = ""
-    """A backend of torch.compile, such as inductor; empty: not compiled. It fuses, and so rounds, differently."""
+    """A backend of torch.compile, such as inductor; empty: not compiled. Fused operations round differently."""
 
 
 CPU = Machine("cpu")
@@ -84,7 +84,7 @@ CPU = Machine("cpu")
 
 @dataclass(frozen=True, eq=False)
 class LocalRound:
-    """`pseudo_gradient` = start - end: it is subtracted, as a gradient is. `losses`: before each step."""
+    """The result of a round's inner steps. `pseudo_gradient` = start - end. `losses`: before each step."""
 
     pseudo_gradient: Parameters
     losses: list[float]
@@ -93,10 +93,10 @@ class LocalRound:
 
 
 class LocalTrainer(Protocol):
-    """Who does a round's inner steps: this process, or several under torchrun that act as one trainer."""
+    """Takes a round's inner steps: this process, or several processes under torchrun that act as one trainer."""
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
-        """Train from `state`, on `ids` in order; leaves the new optimizer state in `memory.inner`."""
+    def train(self, state: State, ids: Sequence[int], round: int, trainer_state: TrainerState) -> LocalRound:
+        """Trains from `state` on `ids`, in order; stores the new optimizer state in `trainer_state.inner`."""
         ...
 
 
@@ -117,7 +117,7 @@ class SingleProcess:
     stop: Callable[[], bool] = never
     late: Callable[[], bool] = never
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
+    def train(self, state: State, ids: Sequence[int], round: int, trainer_state: TrainerState) -> LocalRound:
         return train_round(
             self.task,
             self.recipe,
@@ -125,7 +125,7 @@ class SingleProcess:
             ids,
             round,
             self.rounds,
-            memory,
+            trainer_state,
             machine=self.machine,
             private=self.private,
             checkpoints=self.checkpoints,
@@ -141,7 +141,7 @@ def train_round(
     sample_ids: Sequence[int],
     round: int,
     rounds: int,
-    memory: TrainerState,
+    trainer_state: TrainerState,
     *,
     machine: Machine = CPU,
     private: PrivateData | None = None,
@@ -149,70 +149,71 @@ def train_round(
     stop: Callable[[], bool] = never,
     late: Callable[[], bool] = never,
 ) -> LocalRound:
-    """Train on `sample_ids`, in order, from `state`: H steps on H * batch ids, fewer on fewer.
+    """Trains on `sample_ids`, in order, from `state`: H steps on H * batch ids, fewer steps on fewer ids.
 
-    With `private` data only the number of ids counts. Deterministic in its arguments on one machine, the number of
-    threads included: they change the order of sums. They are the whole process's, and stay: putting them back would
-    change them under another round in the process. What is random in a step (dropout) follows from recipe, round and
-    step; models that draw must train one at a time in a process, whose generator they share.
+    With `private` data only the number of ids counts. The result is a function of the arguments on one machine,
+    `machine.threads` included, which sets the threads of the whole process and is not reset: that would change them
+    under another round in the process. Randomness in a step (dropout) follows from recipe, round and step; models that
+    use it must train one at a time, because they share the process's generator.
 
-    With `checkpoints` a round that was broken off goes on where it was, to the same bits. Once `late()` is true the
-    round ends with the steps that it has, at least one.
+    With `checkpoints` an interrupted round resumes, to the same bits. Once `late()` returns true the round ends after
+    the current step.
 
-    Leaves the new inner optimizer state in `memory.inner`; `memory.codec` is the codec's to use and the caller's to
-    store. Raises TrainingDiverged, TrainingStopped (`stop()` came true between two steps), DeviceError.
+    Stores the new inner optimizer state in `trainer_state.inner`; the codec uses `trainer_state.codec`, and the caller
+    stores both. Raises TrainingDiverged, TrainingStopped (`stop()` returned true between two steps), DeviceError.
     """
     batch = recipe.inner.batch
     steps = math.ceil(len(sample_ids) / batch)
     rates = step_rates(recipe, round, rounds, steps)
 
-    def batches(done: int) -> Iterator[Batch]:
+    def batches(first_step: int) -> Iterator[Batch]:
         if private is None:
-            return task.batches("train", recipe.seed, sample_ids[done * batch :], batch)
-        return islice(private.batches(round, steps, batch), done, steps)
+            return task.batches("train", recipe.seed, sample_ids[first_step * batch :], batch)
+        return islice(private.batches(round, steps, batch), first_step, steps)
 
     torch.set_num_threads(machine.threads)
-    work = _Work(task, recipe, machine, rates, round)
-    key = _key(recipe, state, sample_ids, round, rounds, memory, private) if checkpoints else b""
-    found = checkpoints.load(key) if checkpoints else None
-    progress = found or Progress([], 0, state.parameters, memory.inner)
-    work.put(progress)
-    for one in batches(progress.step):
-        if work.step and late():
+    loop = _InnerLoop(task, recipe, machine, rates, round)
+    key = _key(recipe, state, sample_ids, round, rounds, trainer_state, private) if checkpoints else b""
+    saved = checkpoints.load(key) if checkpoints else None
+    progress = saved or Progress([], 0, state.parameters, trainer_state.inner)
+    loop.restore(progress)
+    for batch_of_samples in batches(progress.step):
+        if loop.steps and late():
             break
         if stop():
             if checkpoints:
-                checkpoints.save(key, work.taken())
+                checkpoints.save(key, loop.progress())
             raise TrainingStopped(
-                f"round {round} was given up after {work.step} steps", "start the node again"
+                f"training of round {round} was stopped after {loop.steps} steps", "start the node again"
             )
-        work.take(one)
-        if checkpoints and work.step < steps and checkpoints.due(work.step):
-            checkpoints.save(key, work.taken())
-    if not work.step:
+        loop.step(batch_of_samples)
+        if checkpoints and loop.steps < steps and checkpoints.due(loop.steps):
+            checkpoints.save(key, loop.progress())
+    if not loop.steps:
         raise TaskError(f"the data gave no batch in round {round}", "check it with `earnest task check`")
-    done = work.taken()
-    gradient = {name: start - done.parameters[name] for name, start in state.parameters.items()}
+    end = loop.progress()
+    gradient = {name: start - end.parameters[name] for name, start in state.parameters.items()}
     if not all(torch.isfinite(value).all() for value in gradient.values()):
         raise _diverged("update")
-    memory.inner = done.inner
-    return LocalRound(gradient, done.losses, done.step, done.tokens)
+    trainer_state.inner = end.inner
+    return LocalRound(gradient, end.losses, end.step, end.tokens)
 
 
 def warm_up(task: Task, recipe: Recipe, state: State, sample_ids: Sequence[int]) -> Parameters:
-    """The parameters after one step per batch of `sample_ids`, at the recipe's rate once it has risen to it."""
+    """Returns the parameters after one step per batch of `sample_ids`, at the recipe's rate after its linear rise."""
     inner = replace(recipe.inner, lr_schedule="constant")
     steps = math.ceil(len(sample_ids) / inner.batch)
     torch.set_num_threads(1)
-    work = _Work(task, recipe, CPU, [learning_rate(inner, step, steps) for step in range(steps)], -1)
-    work.put(Progress([], 0, state.parameters, {}))
+    rates = [learning_rate(inner, step, steps) for step in range(steps)]
+    loop = _InnerLoop(task, recipe, CPU, rates, -1)
+    loop.restore(Progress([], 0, state.parameters, {}))
     for batch in task.batches("train", recipe.seed, sample_ids, inner.batch):
-        work.take(batch)
-    return work.taken().parameters
+        loop.step(batch)
+    return loop.progress().parameters
 
 
-class _Work:
-    """A model in training: `take` one batch after the other."""
+class _InnerLoop:
+    """A model, its optimizer and its precision: `step` on one batch after the other."""
 
     def __init__(
         self, task: Task, recipe: Recipe, machine: Machine, rates: Sequence[float], round: int
@@ -230,29 +231,29 @@ class _Work:
         self._tokens = 0
 
     @property
-    def step(self) -> int:
+    def steps(self) -> int:
         """Steps taken."""
         return len(self._losses)
 
-    def put(self, progress: Progress) -> None:
-        """Goes to where `progress` was taken."""
+    def restore(self, progress: Progress) -> None:
+        """Overwrites model, optimizer and loss scaler."""
         write_parameters(self._model, progress.parameters)
         inner = {name: value for name, value in progress.inner.items() if not name.startswith("scaler/")}
         restore_state(self._optimizer, self._model, inner)
         self._precision.restore(progress.inner)
         self._losses, self._tokens = list(progress.losses), progress.tokens
 
-    def taken(self) -> Progress:
-        """Copies of where it is."""
+    def progress(self) -> Progress:
+        """Returns copies of parameters, optimizer and loss scaler."""
         inner = saved_state(self._optimizer, self._model) | self._precision.saved()
         return Progress(list(self._losses), self._tokens, read_parameters(self._model), inner)
 
-    def take(self, batch: Batch) -> None:
-        """One inner step. Raises TrainingDiverged."""
-        set_rate(self._optimizer, self._rates[self.step])
+    def step(self, batch: Batch) -> None:
+        """Takes one inner step. Raises TrainingDiverged."""
+        set_rate(self._optimizer, self._rates[self.steps])
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices, device_type="cuda"):
-            torch.manual_seed(step_seed(self._recipe.seed, self._round, self.step))
+            torch.manual_seed(step_seed(self._recipe.seed, self._round, self.steps))
             loss = self._gradients(batch)
         clip = self._recipe.inner.clip
         norm = self._precision.step(self._optimizer, self._model.parameters(), clip)
@@ -264,7 +265,7 @@ class _Work:
         self._tokens += batch.targets.numel()
 
     def _gradients(self, batch: Batch) -> float:
-        """Fills the gradients of the batch's mean loss, micro-batch by micro-batch; returns that loss."""
+        """Computes the gradients of the batch's mean loss, one micro-batch at a time; returns that loss."""
         self._optimizer.zero_grad()
         samples, total = len(batch.targets), 0.0
         micro = self._micro or samples
@@ -279,14 +280,14 @@ class _Work:
 
 
 def step_rates(recipe: Recipe, round: int, rounds: int, steps: int) -> list[float]:
-    """The rate of each of a round's `steps` steps, which are spread evenly over the recipe's."""
+    """Returns the rate of each of a round's `steps` steps, spread evenly over the recipe's."""
     inner = recipe.inner
     first, total, stride = round * inner.steps, rounds * inner.steps, inner.steps / max(1, steps)
     return [learning_rate(inner, first + step * stride, total) for step in range(steps)]
 
 
 def step_seed(seed: int, round: int, step: int) -> int:
-    """What torch's generator starts a step with, [0, 2^63): a step's randomness does not depend on the steps before."""
+    """Returns the seed of torch's generator for one step, in [0, 2^63); it does not depend on earlier steps."""
     digest = hashlib.sha256(f"step/{seed}/{round}/{step}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -297,15 +298,15 @@ def _key(
     ids: Sequence[int],
     round: int,
     rounds: int,
-    memory: TrainerState,
+    trainer_state: TrainerState,
     private: PrivateData | None,
 ) -> bytes:
-    """32 bytes that name all that a round's training follows from."""
+    """Returns 32 bytes that identify all inputs of a round's training."""
     digest = hashlib.sha256(recipe.hash())
     digest.update(repr((round, rounds, len(ids), private and private.root)).encode())
     digest.update(np.asarray(ids, np.int64).tobytes())
     digest.update(Spec.of(state.parameters).join(state.parameters).numpy().tobytes())
-    digest.update(hashlib.sha256(memory.to_bytes()).digest())
+    digest.update(hashlib.sha256(trainer_state.to_bytes()).digest())
     return digest.digest()
 
 

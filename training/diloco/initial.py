@@ -1,4 +1,4 @@
-"""The state that a run starts from."""
+"""The initial state of a run."""
 
 from earnest.protocol.recipe import Recipe
 from earnest.training.diloco.engine import warm_up
@@ -7,11 +7,10 @@ from earnest.training.tasks.task import Task
 
 
 def initial_state(task: Task, recipe: Recipe) -> State:
-    """A new model after `warmup_steps` shared dense steps on the task's warm-up samples, outer momentum zero.
+    """Returns a new model after `warmup_steps` steps on the task's warm-up samples, with outer momentum zero.
 
-    The sponsor publishes it and the run holds its root: nobody has to compute it again, and nobody starts from weights
-    of its own. The warm-up uses the inner optimizer at the recipe's rate, which rises as in the run. Raises ValueError
-    if the task reserves too few samples.
+    The sponsor publishes it and its root is fixed on chain, so nobody computes it again. The warm-up uses the inner
+    optimizer at the recipe's rate, which rises as in the run. Raises ValueError if the task reserves too few samples.
     """
     state = State.start(read_parameters(task.build_model(recipe.seed)), recipe.scoring.clip_norm)
     needed = recipe.warmup_steps * recipe.inner.batch

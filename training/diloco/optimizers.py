@@ -1,8 +1,8 @@
-"""Inner optimizers, their rates, and their state by parameter name.
+"""Inner optimizers, learning rates, and optimizer state by parameter name.
 
 `adamw` trains everything with AdamW. `muon` trains the matrices inside the model with Muon and vectors, embeddings and
-the output layer with AdamW, as MuLoCo does (arXiv 2505.23725). Muon's step is scaled to the size of AdamW's (arXiv
-2502.16982), so that one rate serves both.
+the output layer with AdamW, as in MuLoCo (arXiv 2505.23725). Muon's step is scaled to the size of AdamW's (arXiv
+2502.16982), so both use the same rate.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ WSD_DECAY = 0.2
 """Share of the run over which wsd brings the rate down."""
 
 OUTPUT_NAMES = ("lm_head", "head", "output", "unembed")
-"""What models call their output layer when they do not say which it is."""
+"""Usual names of an output layer, for models without `get_output_embeddings`."""
 
 
 def learning_rate(inner: Inner, position: float, total: int) -> float:
-    """Rate at a place of the run, in steps from its start: [0, total), total = rounds * inner.steps.
+    """Returns the learning rate at `position` in [0, total), steps from the run's start; total = rounds * inner.steps.
 
-    Places count by rounds: step s of a round of h steps lies at `round * steps + s * steps / h`, so that trainers
-    who take fewer steps, or join late, are where the others are. constant; cosine: half a cosine down to a tenth;
-    wsd: constant, then linear down to a tenth in the last fifth. All rise linearly over the first `lr_warmup_steps`.
+    Step s of a round of h steps is at `round * steps + s * steps / h`, so trainers that take fewer steps, or join
+    late, use the same rates as the others. constant; cosine: half a cosine down to a tenth; wsd: constant, then linear
+    down to a tenth in the last fifth. All rise linearly over the first `lr_warmup_steps`.
     """
     done = min(max(position / total, 0.0), 1.0)
     match inner.lr_schedule:
@@ -45,27 +45,26 @@ def learning_rate(inner: Inner, position: float, total: int) -> float:
 
 
 def muon_names(model: nn.Module) -> frozenset[str]:
-    """The parameters that Muon trains: matrices that are neither an embedding nor the output layer.
+    """Returns the names that Muon trains: matrices that are neither an embedding nor the output layer.
 
     The output layer is what `get_output_embeddings` returns (Hugging Face), the last linear layer if it has an
-    embedding's shape, or what is called one of OUTPUT_NAMES. Call it on the whole model: a pipeline stage does not see
-    the embedding.
+    embedding's shape, or a layer with one of OUTPUT_NAMES. Call it with the whole model: a pipeline stage may lack the
+    embedding.
     """
     embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding)]
     linear = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
     outputs = [m for name, m in linear if name.rpartition(".")[2] in OUTPUT_NAMES]
     outputs += [m for _, m in linear[-1:] if m.weight.shape in {e.weight.shape for e in embeddings}]
-    outputs += (
-        [found] if (found := getattr(model, "get_output_embeddings", lambda: None)()) is not None else []
-    )
+    if (declared := getattr(model, "get_output_embeddings", lambda: None)()) is not None:
+        outputs.append(declared)
     spared = {id(module.weight) for module in (*embeddings, *outputs)}
     return frozenset(n for n, p in model.named_parameters() if p.dim() == 2 and id(p) not in spared)
 
 
 def inner_optimizer(model: nn.Module, inner: Inner, muon: Collection[str] | None = None) -> optim.Optimizer:
-    """The optimizer that the recipe names, over all of `model`'s parameters, at `inner.lr`.
+    """Returns the optimizer that the recipe names, for all parameters of `model`, at `inner.lr`.
 
-    `muon` names the matrices of Muon where `model` is only a part of one; by default `muon_names(model)`.
+    `muon`: names of the matrices for Muon, if `model` is only a part of a model; default `muon_names(model)`.
     """
     if inner.optimizer == "adamw":
         return _adamw([*model.parameters()], inner)
@@ -76,7 +75,7 @@ def inner_optimizer(model: nn.Module, inner: Inner, muon: Collection[str] | None
 
 
 class MuonAdamW(optim.Optimizer):
-    """Muon and AdamW as one optimizer, so that a step is taken by both or, where a gradient overflows, by neither."""
+    """Muon and AdamW as one optimizer: both take a step or, if a gradient overflows, neither does."""
 
     def __init__(self, matrices: list[nn.Parameter], others: list[nn.Parameter], inner: Inner) -> None:
         super().__init__([*matrices, *others], {"lr": inner.lr})
@@ -107,13 +106,13 @@ def _adamw(parameters: list[nn.Parameter], inner: Inner) -> optim.Optimizer:
 
 
 def set_rate(optimizer: optim.Optimizer, rate: float) -> None:
-    """The same rate for every parameter."""
+    """Sets the learning rate of every parameter."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def saved_state(optimizer: optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the optimizer's tensors, float32 on the CPU, by `<parameter>/<slot>`. No rates: the round sets them."""
+    """Copies the optimizer's tensors, float32 on the CPU, by `<parameter>/<slot>`. Rates are not included."""
     return {
         f"{name}/{slot}": torch.as_tensor(value).detach().to("cpu", torch.float32, copy=True)
         for name, parameter in model.named_parameters()
@@ -122,7 +121,7 @@ def saved_state(optimizer: optim.Optimizer, model: nn.Module) -> dict[str, Tenso
 
 
 def restore_state(optimizer: optim.Optimizer, model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Puts back what `saved_state` took. Raises KeyError for a parameter that the model does not have."""
+    """Restores what `saved_state` returned. Raises KeyError for a parameter that the model does not have."""
     parameters = dict(model.named_parameters())
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for key, value in saved.items():

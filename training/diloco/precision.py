@@ -1,4 +1,4 @@
-"""Which device trains, and in what numbers: float32, or bfloat16 and float16 where the device has them."""
+"""The device that trains, and its precision: float32, or bfloat16 and float16 on devices that support them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DeviceError(EarnestError):
-    """A device that is not here, or that cannot compute in what the recipe asks for."""
+    """A device is not available, or does not support the recipe's precision."""
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """`auto` is CUDA where there is one, else Apple's MPS, else the CPU. Raises DeviceError for one not here."""
+    """Returns the named device; `auto`: CUDA, else Apple's MPS, else the CPU. Raises DeviceError if not available."""
     if name == "auto":
         cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
         return torch.device("cuda" if cuda else "mps" if mps else "cpu")
@@ -28,16 +28,16 @@ def choose_device(name: str = "auto") -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise DeviceError(
-            f"device {name!r} is not to be had: {reason}", "name cpu, cuda, cuda:1, mps or auto"
+            f"device {name!r} is not available: {reason}", "name cpu, cuda, cuda:1, mps or auto"
         ) from error
     return device
 
 
 class Precision:
-    """How one optimizer's steps are computed on a device. fp16 scales the loss, so that small gradients survive.
+    """Computes an optimizer's steps on a device in the recipe's precision. fp16 scales the loss against underflow.
 
-    A step: `with forward(): loss`, `backward(loss)` once per micro-batch, `step(...)`. Raises DeviceError where the
-    device does not compute in the precision.
+    A step: `with forward(): loss`, `backward(loss)` once per micro-batch, `step(...)`. Raises DeviceError if the
+    device does not support the precision.
     """
 
     def __init__(self, device: torch.device, precision: str) -> None:
@@ -54,24 +54,24 @@ class Precision:
             has = torch.cuda.is_bf16_supported(including_emulation=False)
         if not has:
             raise DeviceError(
-                f"the recipe trains in {precision}, which {self._device} does not compute in",
+                f"the recipe trains in {precision}, which {self._device} does not support",
                 "train this run on another device",
             )
 
     def forward(self) -> AbstractContextManager[object]:
-        """The context of the forward pass and the loss."""
+        """Returns the context for the forward pass and the loss."""
         return nullcontext() if self._dtype is None else torch.autocast(self._device.type, self._dtype)
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of `loss` (a scalar) to the parameters', scaled."""
+        """Adds the scaled gradients of `loss` (a scalar) to those of the parameters."""
         self._scaler.scale(loss).backward()
 
     def step(
         self, optimizer: optim.Optimizer, parameters: Iterable[nn.Parameter], clip: float
     ) -> float | None:
-        """Unscales, clips to the norm `clip` (0: does not), steps. Returns the norm before clipping, if there is one.
+        """Unscales, clips to the norm `clip` (0: no clipping) and steps. Returns the norm before clipping, or None.
 
-        Under fp16 a step with gradients that overflowed is not taken, and the scale is lowered.
+        Under fp16 a step whose gradients overflowed is skipped, and the scale is lowered.
         """
         self._scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(parameters, clip).item() if clip else None
@@ -80,14 +80,13 @@ class Precision:
         return None if self._scaler.is_enabled() else norm
 
     def saved(self) -> dict[str, Tensor]:
-        """The loss scaler's state, float32: `scaler/scale`, `scaler/_growth_tracker`; nothing without one."""
-        kept = self._scaler.state_dict()
-        return {
-            f"scaler/{k}": torch.tensor(float(kept[k])) for k in ("scale", "_growth_tracker") if k in kept
-        }
+        """Returns the loss scaler's state, float32: `scaler/scale`, `scaler/_growth_tracker`; {} without a scaler."""
+        values = self._scaler.state_dict()
+        names = [name for name in ("scale", "_growth_tracker") if name in values]
+        return {f"scaler/{name}": torch.tensor(float(values[name])) for name in names}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Puts back what `saved` took, as far as it is there."""
+        """Restores what `saved` returned; tensors that are missing are ignored."""
         if self._scaler.is_enabled() and "scaler/scale" in saved:
             tracker = int(saved["scaler/_growth_tracker"])
             values = {"scale": float(saved["scaler/scale"]), "_growth_tracker": tracker}

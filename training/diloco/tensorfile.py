@@ -1,9 +1,8 @@
-"""Canonical safetensors files: for given tensors there is exactly one, and only that one is accepted.
+"""Canonical safetensors files: given tensors have exactly one file, and only that one is accepted.
 
-A reader states the tensors it expects; that fixes every byte of the header, so acceptance is a comparison
-of bytes and nothing that the file claims is ever allocated. Only a refused file's header is parsed, to say
-why. Canonical is what the safetensors library writes: widest dtype first, then by name, header padded with
-spaces to 8 bytes.
+A reader states the tensors it expects. That fixes every byte of the header, so the header is compared and nothing that
+the file claims is allocated. The header of a refused file is parsed only to say why. The canonical form is what the
+safetensors library writes: widest dtype first, then by name, header padded with spaces to 8 bytes.
 """
 
 import json
@@ -23,7 +22,7 @@ _NUMPY = {"F32": "<f4", "BF16": "<u2", "U8": "|u1"}
 
 
 class PayloadError(ValueError):
-    """A file that is not the canonical encoding of any update; `reason` says why, in plain words."""
+    """The file is not the canonical encoding of any update; `reason` says why, as text."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -43,12 +42,12 @@ class Entry(NamedTuple):
 
 
 def file_bytes(entries: Sequence[Entry]) -> int:
-    """Exact size of the file that holds `entries`."""
+    """Returns the exact size of the file of `entries`, bytes."""
     return len(header(entries)) + sum(entry.nbytes for entry in entries)
 
 
 def header(entries: Sequence[Entry]) -> bytes:
-    """Length prefix and JSON header, the same for everyone. Raises ValueError above HEADER_LIMIT."""
+    """Returns length prefix and JSON header of the canonical file. Raises ValueError above HEADER_LIMIT."""
     fields, start = {}, 0
     for name, dtype, shape in _ordered(entries):
         end = start + Entry(name, dtype, shape).nbytes
@@ -62,32 +61,32 @@ def header(entries: Sequence[Entry]) -> bytes:
 
 
 def write(tensors: Mapping[Entry, np.ndarray]) -> bytes:
-    """The canonical file that holds `tensors`."""
+    """Returns the canonical file of `tensors`."""
     entries = _ordered([*tensors])
     return write_parts(entries, (np.asarray(tensors[entry], _NUMPY[entry.dtype]) for entry in entries))
 
 
 def write_parts(entries: Sequence[Entry], parts: Iterable[np.ndarray]) -> bytes:
-    """The canonical file of `entries`, whose tensors, in the file's order, come in as many parts as one likes.
+    """Returns the canonical file of `entries`. `parts`: the tensors' numbers in the file's order, cut anywhere.
 
-    For large tensors: no part has to outlive the next.
+    For large tensors: only one part has to be in memory at a time.
     """
     file = BytesIO()
     file.write(header(entries))
     for part in parts:
-        plain = np.ascontiguousarray(part, part.dtype.newbyteorder("<"))
-        file.write(plain.reshape(-1).view(np.uint8).data)
+        contiguous = np.ascontiguousarray(part, part.dtype.newbyteorder("<"))
+        file.write(contiguous.reshape(-1).view(np.uint8).data)
     return file.getvalue()
 
 
 def read(data: bytes, entries: Sequence[Entry]) -> dict[str, np.ndarray]:
-    """The tensors of `data` as read-only views, if it is the canonical file of exactly `entries`.
+    """Returns the tensors as read-only views, if `data` is the canonical file of exactly `entries`.
 
-    Raises PayloadError before anything is allocated. Numbers are not looked at: NaN passes.
+    Raises PayloadError before anything is allocated. Numbers are not checked: NaN passes.
     """
     expected = header(entries)
     if not data.startswith(expected):
-        raise PayloadError(_why(data, entries))
+        raise PayloadError(_refusal(data, entries))
     size = len(expected) + sum(entry.nbytes for entry in entries)
     if len(data) < size:
         raise PayloadError(f"truncated: {len(data)} bytes, expected {size}")
@@ -102,9 +101,9 @@ def read(data: bytes, entries: Sequence[Entry]) -> dict[str, np.ndarray]:
 
 
 def entries_of(data: bytes, names: Container[str] | None = None) -> list[Entry]:
-    """What the header of a file claims to hold, all of it among `names`; `read` then checks the claim.
+    """Returns the tensors that a file's header claims, all among `names`; `read` then checks the claim.
 
-    Without names the file has to be one's own: a stranger's may hold as many tensors as its header has room for.
+    Without `names` use it only for trusted files: the number of tensors is limited only by the header's size.
     """
     fields = _fields(data)
     if (
@@ -122,7 +121,7 @@ def entries_of(data: bytes, names: Container[str] | None = None) -> list[Entry]:
 
 
 def _is_shape(shape: tuple) -> bool:
-    """Bounded, so that its product is: Python's integers know no limit, but their printing does."""
+    """Returns whether a shape is a list of few, bounded integers, so that its product is bounded."""
     return len(shape) <= MAX_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
 
 
@@ -131,7 +130,7 @@ def _ordered(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _fields(data: bytes) -> dict:
-    """The parsed header, its length bounded first."""
+    """Returns the parsed header, after checking its length and depth."""
     if len(data) < 8:
         raise PayloadError("truncated: no room for a header length")
     length = int.from_bytes(data[:8], "little")
@@ -153,8 +152,8 @@ def _fields(data: bytes) -> dict:
     return fields
 
 
-def _why(data: bytes, entries: Sequence[Entry]) -> str:
-    """The reason why `data` does not begin with the header of `entries`."""
+def _refusal(data: bytes, entries: Sequence[Entry]) -> str:
+    """Returns why `data` does not begin with the header of `entries`."""
     try:
         fields = _fields(data)
     except PayloadError as error:

@@ -1,10 +1,10 @@
-"""Is a Task fit for a run? Found out before anybody stakes on it.
+"""Checks that a Task is fit for a run (`earnest task check`), before anybody stakes on it.
 
 Two fresh processes do the same work: build the model, draw batches, measure losses, train a few steps. They differ in
 everything that a task must not depend on: the hash seed, and the state of Python's, numpy's and torch's generators.
-Neither has a network. Their results must agree to the last bit. Each process also checks the rules that can be checked
-from one process (`Task` in `earnest.training.tasks.task` states them). Both run on one machine with one number of
-threads: others round differently, and the protocol does not ask for more.
+Neither can use the network. Their results must agree to the last bit. Each process also checks the other rules of
+`earnest.training.tasks.task.Task`. Both run on this machine with the same number of threads: other machines round
+differently, and the protocol allows that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from earnest.training.diloco.state import Spec, State, read_parameters
 from earnest.training.tasks.task import Batch, Task, TaskError, load_task, without_secrets
 
 NEIGHBOUR_TOLERANCE = 1e-3
-"""How far a sequence's loss may move with the batch it is in: kernels for other sizes add in another order."""
+"""Largest relative change of a sequence's loss with its batch: kernels for other sizes add in another order."""
 
 NETWORK_EVENTS = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"})
 PROCESSES = 2
@@ -41,20 +41,23 @@ TIMEOUT_S = 3600
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One question, its answer, and what was seen."""
+class CheckResult:
+    """The result of one check; `detail` says what was measured or what is wrong."""
 
     name: str
     ok: bool
-    seen: str
+    detail: str
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """`step_s`: seconds of one inner step here; `payload_bytes` by codec, at most."""
+    """All results for one task.
+
+    `step_s`: seconds of one inner step on this machine; `payload_bytes`: largest payload, bytes, by codec.
+    """
 
     task: str
-    findings: tuple[Finding, ...]
+    results: tuple[CheckResult, ...]
     parameters: int
     step_s: float
     step_tokens: int
@@ -62,95 +65,96 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        return all(finding.ok for finding in self.findings)
+        return all(result.ok for result in self.results)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is checked: a task with its options, by a recipe or by defaults of our own."""
+class TaskUnderTest:
+    """A task with its options, and the recipe to check it with; None: a small default recipe."""
 
     task: str
     options: Mapping[str, int | float | str | bool]
     recipe: Recipe | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Subject:
+    def of(cls, recipe: Recipe) -> TaskUnderTest:
         return cls(recipe.task, recipe.task_options, recipe)
 
 
-def check_task(subject: Subject, *, threads: int = 1, steps: int = 3) -> CheckReport:
-    """Runs the check in processes of its own: a task that crashes takes nothing with it.
+def check_task(subject: TaskUnderTest, *, threads: int = 1, steps: int = 3) -> CheckReport:
+    """Runs the checks in subprocesses, so that a task that crashes ends only its own process.
 
-    A task must be importable as the nodes import it: installed, or on PYTHONPATH. Raises TaskError where it cannot be
-    loaded at all.
+    The task must be importable as nodes import it: installed, or on PYTHONPATH. Raises TaskError if it cannot be
+    loaded.
     """
-    seen: list[dict[str, Any]] = []
-    for which in range(PROCESSES):
-        seen.append(_probe(subject, threads, steps, which))
-        if "crash" in seen[-1]:
-            return CheckReport(subject.task, (Finding("runs", False, seen[-1]["crash"]),), 0, 0.0, 0, {})
-    first = seen[0]
-    findings = [Finding("runs", True, "two fresh processes went through")]
-    findings += [_same(name, [one["digests"][name] for one in seen]) for name in first["digests"]]
-    for place in range(len(first["findings"])):
-        answers = [Finding(*one["findings"][place]) for one in seen]
-        findings.append(next((answer for answer in answers if not answer.ok), answers[0]))
+    answers: list[dict[str, Any]] = []
+    for number in range(PROCESSES):
+        answers.append(_probe(subject, threads, steps, number))
+        if "crash" in answers[-1]:
+            crash = CheckResult("runs", False, answers[-1]["crash"])
+            return CheckReport(subject.task, (crash,), 0, 0.0, 0, {})
+    first = answers[0]
+    results = [CheckResult("runs", True, "two fresh processes finished")]
+    results += [_same(name, [answer["digests"][name] for answer in answers]) for name in first["digests"]]
+    for pair in zip(*(answer["results"] for answer in answers), strict=True):
+        both = [CheckResult(*result) for result in pair]
+        results.append(next((result for result in both if not result.ok), both[0]))
     return CheckReport(
         subject.task,
-        tuple(findings),
+        tuple(results),
         first["parameters"],
-        min(one["step_s"] for one in seen),
+        min(answer["step_s"] for answer in answers),
         first["step_tokens"],
         first["payload_bytes"],
     )
 
 
-def _same(name: str, digests: Sequence[str]) -> Finding:
+def _same(name: str, digests: Sequence[str]) -> CheckResult:
     same = len(set(digests)) == 1
-    seen = f"the same bits in {len(digests)} processes" if same else "other bits in another process"
-    return Finding(f"same {name}", same, f"{seen} ({digests[0][:12]})")
+    detail = f"the same bits in {len(digests)} processes" if same else "different bits in another process"
+    return CheckResult(f"same {name}", same, f"{detail} ({digests[0][:12]})")
 
 
-def _probe(subject: Subject, threads: int, steps: int, which: int) -> dict[str, Any]:
-    """What one fresh process saw; `crash` where it did not come to an end."""
+def _probe(subject: TaskUnderTest, threads: int, steps: int, number: int) -> dict[str, Any]:
+    """Returns the answer of one fresh process; {"crash": reason} if it did not finish."""
     request = {
         "task": subject.task,
         "options": dict(subject.options),
         "recipe": None if subject.recipe is None else subject.recipe.to_json().decode(),
         "threads": threads,
         "steps": steps,
-        "which": which,
+        "number": number,
     }
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", "-m", "earnest.training.tasks.check"],
             input=json.dumps(request),
             capture_output=True,
             text=True,
             errors="replace",
-            env={**without_secrets(os.environ), "PYTHONHASHSEED": str(which + 1)},
+            env={**without_secrets(os.environ), "PYTHONHASHSEED": str(number + 1)},
             timeout=TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
         return {"crash": f"the process did not end in {TIMEOUT_S} s"}
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return {"crash": lines[-1] if lines else f"the process ended with {done.returncode}"}
+    if process.returncode:
+        lines = process.stderr.strip().splitlines()
+        return {"crash": lines[-1] if lines else f"the process ended with {process.returncode}"}
     try:
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     except (IndexError, ValueError):
-        return {"crash": "the task ended the process, or wrote over its answer"}
+        return {"crash": "the task ended the process, or overwrote its answer"}
     if "refused" in answer:
         raise TaskError(*answer["refused"])
     return answer
 
 
-# In the process of its own
+# In the subprocess
 
 
 def main() -> None:
-    """Reads one request from stdin, writes one answer to stdout."""
+    """Reads one request from stdin and writes one answer to stdout, both JSON."""
     request = json.load(sys.stdin)
     out, sys.stdout = sys.stdout, sys.stderr  # a task may print; the answer is alone on stdout
     calls = _no_network()
@@ -159,16 +163,17 @@ def main() -> None:
     except TaskError as error:
         answer: dict[str, Any] = {"refused": [error.cause, error.fix]}
     else:
-        answer = _look(task, request, calls)
+        answer = _examine(task, request, calls)
     print(json.dumps(answer), file=out)
 
 
 def _no_network() -> list[str]:
+    """Refuses the network to this process; returns the list of attempts, which grows."""
     calls: list[str] = []
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event in NETWORK_EVENTS:
-            named = isinstance(arguments[0], str | bytes)  # a host; else a socket and then an address
+            named = isinstance(arguments[0], str | bytes)  # a host name; otherwise a socket and an address
             calls.append(f"{event} {arguments[0] if named else arguments[-1]}")
             raise ConnectionRefusedError("a task has no network")
 
@@ -176,12 +181,12 @@ def _no_network() -> list[str]:
     return calls
 
 
-def _look(task: Task, request: Mapping[str, Any], calls: Sequence[str]) -> dict[str, Any]:
+def _examine(task: Task, request: Mapping[str, Any], calls: Sequence[str]) -> dict[str, Any]:
     recipe = _recipe(task, request)
-    which, steps, threads = request["which"], request["steps"], request["threads"]
+    number, steps, threads = request["number"], request["steps"], request["threads"]
     torch.set_num_threads(threads)
     ids = list(range(min(steps * recipe.inner.batch, task.pool_size)))
-    _seed_generators(which)
+    _seed_generators(number)
     before = _generators()
     model = task.build_model(recipe.seed)
     built = _generators()
@@ -200,7 +205,7 @@ def _look(task: Task, request: Mapping[str, Any], calls: Sequence[str]) -> dict[
         "losses": _digest(losses),
         "update": _digest(update[name] for name in sorted(update)),
     }
-    findings = [
+    results = [
         _parameters(model, update),
         _buffers(task, model, batches[0]),
         _loss_form(losses, [batches[0], *reports]),
@@ -213,11 +218,11 @@ def _look(task: Task, request: Mapping[str, Any], calls: Sequence[str]) -> dict[
     spec = Spec.of(start.parameters)
     sizes = _sizes(recipe.codec, spec)
     if request["recipe"] is not None:
-        findings.append(_fits(recipe, sizes))
-    findings.append(Finding("no network", not calls, calls[0] if calls else "nothing was asked of it"))
+        results.append(_fits(recipe, sizes))
+    results.append(CheckResult("no network", not calls, calls[0] if calls else "no attempt to use it"))
     return {
         "digests": digests,
-        "findings": [[f.name, f.ok, f.seen] for f in findings],
+        "results": [[r.name, r.ok, r.detail] for r in results],
         "parameters": spec.size,
         "step_s": step_s,
         "step_tokens": batches[0].targets.numel(),
@@ -236,11 +241,11 @@ def _recipe(task: Task, request: Mapping[str, Any]) -> Recipe:
 def _train(
     task: Task, recipe: Recipe, start: State, ids: Sequence[int], threads: int
 ) -> tuple[dict[str, Tensor], float]:
-    """The update after all ids, and a step's seconds: the median, without the first where there are more."""
+    """Returns the update and the seconds of one step: the median, without the first step if there are several."""
     ticks: list[float] = []
 
     def tick() -> bool:
-        """Asked before every step whether to stop."""
+        """Is called before every step, as `stop`."""
         ticks.append(time.perf_counter())
         return False
 
@@ -253,7 +258,7 @@ def _train(
 
 
 def _losses(task: Task, model: nn.Module, batches: Iterable[Batch]) -> list[Tensor]:
-    """As a validator measures them."""
+    """Measures losses as a validator does."""
     model.eval()
     with torch.inference_mode():
         losses = [task.loss(model, batch) for batch in batches]
@@ -261,145 +266,143 @@ def _losses(task: Task, model: nn.Module, batches: Iterable[Batch]) -> list[Tens
     return losses
 
 
-def _parameters(model: nn.Module, update: Mapping[str, Tensor]) -> Finding:
+def _parameters(model: nn.Module, update: Mapping[str, Tensor]) -> CheckResult:
     name = "parameters are float32, finite and trained"
     parameters = dict(model.named_parameters())
     if odd := [n for n, p in parameters.items() if p.dtype != torch.float32]:
-        return Finding(name, False, f"{odd[0]} is {parameters[odd[0]].dtype}")
+        return CheckResult(name, False, f"{odd[0]} is {parameters[odd[0]].dtype}")
     if odd := [n for n, p in parameters.items() if not torch.isfinite(p).all()]:
-        return Finding(name, False, f"{odd[0]} holds a number that is not finite")
+        return CheckResult(name, False, f"{odd[0]} contains a number that is not finite")
     if still := [n for n, value in update.items() if not value.any()]:
-        return Finding(name, False, f"{still[0]} does not move: it costs bytes in every update")
-    return Finding(name, True, f"{len(parameters)} tensors")
+        return CheckResult(name, False, f"{still[0]} is not trained: it costs bytes in every update")
+    return CheckResult(name, True, f"{len(parameters)} tensors")
 
 
-def _buffers(task: Task, model: nn.Module, batch: Batch) -> Finding:
-    """Buffers are not part of a state: what they learn, nobody else has."""
+def _buffers(task: Task, model: nn.Module, batch: Batch) -> CheckResult:
+    """Checks that buffers stay constant: they are not part of a state, so nobody else would get their changes."""
     before = {name: value.clone() for name, value in model.named_buffers()}
     model.train()
     task.loss(model, batch).mean().backward()
     model.zero_grad()
     changed = [name for name, value in model.named_buffers() if not torch.equal(value, before[name])]
-    seen = f"{changed[0]} changes in training" if changed else f"{len(before)} buffers, all constant"
-    return Finding("no buffer learns", not changed, seen)
+    detail = f"{changed[0]} changes in training" if changed else f"{len(before)} buffers, all constant"
+    return CheckResult("no buffer learns", not changed, detail)
 
 
-def _loss_form(losses: Sequence[Tensor], batches: Sequence[Batch]) -> Finding:
+def _loss_form(losses: Sequence[Tensor], batches: Sequence[Batch]) -> CheckResult:
     name = "loss is one finite float32 per sequence"
     for loss, batch in zip(losses, batches, strict=True):
         if loss.dtype != torch.float32 or tuple(loss.shape) != (len(batch.inputs),):
-            return Finding(name, False, f"{loss.dtype} {list(loss.shape)} for {len(batch.inputs)} sequences")
+            return CheckResult(
+                name, False, f"{loss.dtype} {list(loss.shape)} for {len(batch.inputs)} sequences"
+            )
         if not torch.isfinite(loss).all():
-            return Finding(name, False, "an untrained model's loss is not finite")
-    return Finding(name, True, f"mean {losses[0].mean().item():.3f}")
+            return CheckResult(name, False, "an untrained model's loss is not finite")
+    return CheckResult(name, True, f"mean {losses[0].mean().item():.3f}")
 
 
-def _order(task: Task, recipe: Recipe, ids: Sequence[int], batches: Sequence[Batch]) -> Finding:
-    """Asked again, from the middle, and one by one: a round that was broken off goes on in the middle."""
+def _order(task: Task, recipe: Recipe, ids: Sequence[int], batches: Sequence[Batch]) -> CheckResult:
+    """Reads the samples again, from the middle, and one by one: an interrupted round resumes in the middle."""
     name, size = "samples come in the order given", recipe.inner.batch
     sizes = [len(batch.inputs) for batch in batches]
-    wanted = [min(size, len(ids) - start) for start in range(0, len(ids), size)]
-    if sizes != wanted:
-        return Finding(name, False, f"batches of {sizes} for {len(ids)} ids, {size} at a time")
-    whole = [torch.cat([batch[part] for batch in batches]) for part in range(2)]
+    expected_sizes = [min(size, len(ids) - start) for start in range(0, len(ids), size)]
+    if sizes != expected_sizes:
+        return CheckResult(name, False, f"batches of {sizes} for {len(ids)} ids, {size} at a time")
+    samples = [torch.cat([batch[part] for batch in batches]) for part in range(2)]
     for start, step in ((0, size), (size, size), (max(0, len(ids) - 3), 1)):
         again = list(task.batches("train", recipe.seed, ids[start:], step))
-        for part, expected in enumerate(whole):
+        for part, expected in enumerate(samples):
             if again and not torch.equal(torch.cat([batch[part] for batch in again]), expected[start:]):
-                return Finding(name, False, f"ids from the {start + 1}th on, by {step}, give other samples")
-    return Finding(name, True, f"{len(ids)} ids, from the start, the middle and one by one")
+                return CheckResult(
+                    name, False, f"read from the {start + 1}th id on, {step} at a time, samples differ"
+                )
+    return CheckResult(name, True, f"{len(ids)} ids, from the start, the middle and one by one")
 
 
-def _neighbours(task: Task, model: nn.Module, batch: Batch, losses: Tensor) -> Finding:
-    """Scores compare sequences one by one: a loss that depends on the rest of its batch compares nothing."""
+def _neighbours(task: Task, model: nn.Module, batch: Batch, losses: Tensor) -> CheckResult:
+    """Checks losses one sequence at a time: scores compare sequences, whatever batch they are in."""
     name = "a sequence's loss does not depend on its batch"
     (alone,) = _losses(task, model, [Batch(batch.inputs[:1], batch.targets[:1])])
     gap = abs(alone[0].item() - losses[0].item())
     close = gap <= NEIGHBOUR_TOLERANCE * max(1.0, abs(losses[0].item()))
-    return Finding(name, close, f"alone it differs by {gap:.2g}")
+    return CheckResult(name, close, f"measured alone it differs by {gap:.2g}")
 
 
-def _ids(task: Task, recipe: Recipe) -> Finding:
+def _ids(task: Task, recipe: Recipe) -> CheckResult:
     name = "unknown ids and splits are refused"
     beyond = max(
         [task.pool_size, *(i + 1 for i in task.warmup_ids[-1:]), *(i + 1 for i in task.warmup_ids[:1])]
     )
     last = max(task.report_ids, default=0)
-    asked = (("train", [-1]), ("train", [beyond]), ("train", [0, beyond]), ("report", [-1]), ("test", [0]),
+    unknown = (("train", [-1]), ("train", [beyond]), ("train", [0, beyond]), ("report", [-1]), ("test", [0]),
              ("report", [(last + 1) << 20]))  # fmt: skip
-    for split, wrong in asked:
+    for split, wrong in unknown:
         try:
-            got = list(task.batches(split, recipe.seed, wrong, 2))
+            batches = list(task.batches(split, recipe.seed, wrong, 2))
         except ValueError:
             continue
         except (IndexError, KeyError) as error:
-            return Finding(name, False, f"{split} {wrong} raises {type(error).__name__}, not ValueError")
-        return Finding(name, False, f"{split} {wrong} gives {len(got)} batches instead of ValueError")
-    return Finding(name, True, f"ids of train end at {beyond - 1}")
+            return CheckResult(name, False, f"{split} {wrong} raises {type(error).__name__}, not ValueError")
+        return CheckResult(name, False, f"{split} {wrong} gives {len(batches)} batches instead of ValueError")
+    return CheckResult(name, True, f"ids of train end at {beyond - 1}")
 
 
-def _pool(task: Task, recipe: Recipe, given: bool) -> Finding:
+def _pool(task: Task, recipe: Recipe, has_recipe: bool) -> CheckResult:
     name = "pool, warm-up and report samples fit"
     needed = recipe.warmup_steps * recipe.inner.batch
     inside = [i for i in task.warmup_ids if 0 <= i < task.pool_size]
     reasons = (
         (
-            given and recipe.pool_size > task.pool_size,
-            f"the recipe names {recipe.pool_size} of {task.pool_size} samples",
+            has_recipe and recipe.pool_size > task.pool_size,
+            f"the recipe names {recipe.pool_size} samples, the task has {task.pool_size}",
         ),
         (bool(inside), f"warm-up id {inside[0] if inside else 0} is in the pool"),
         (
             needed > len(task.warmup_ids),
             f"the warm-up needs {needed} samples, {len(task.warmup_ids)} are reserved",
         ),
-        (not len(task.report_ids), "there is nothing to report on"),
+        (not len(task.report_ids), "report_ids is empty"),
     )
     wrong = [reason for bad, reason in reasons if bad]
-    good = f"{task.pool_size} in the pool, {len(task.warmup_ids)} reserved, {len(task.report_ids)} reported"
-    return Finding(name, not wrong, wrong[0] if wrong else good)
+    sizes = f"{task.pool_size} in the pool, {len(task.warmup_ids)} for the warm-up, {len(task.report_ids)} to report on"
+    return CheckResult(name, not wrong, wrong[0] if wrong else sizes)
 
 
-def _undrawn(draws: Mapping[str, bool]) -> Finding:
+def _undrawn(draws: Mapping[str, bool]) -> CheckResult:
     users = [where for where, drew in draws.items() if drew]
-    seen = f"{users[0]} draws from one" if users else "build_model, batches and loss leave them alone"
-    return Finding("no use of the process's random generators", not users, seen)
+    detail = f"{users[0]} draws from one" if users else "build_model, batches and loss leave them unchanged"
+    return CheckResult("no use of the process's random generators", not users, detail)
 
 
-def _fits(recipe: Recipe, sizes: Mapping[str, int]) -> Finding:
+def _fits(recipe: Recipe, sizes: Mapping[str, int]) -> CheckResult:
     size, limit = sizes[recipe.codec.name], recipe.max_payload_bytes
-    return Finding("an update fits max_payload_bytes", size <= limit, f"{size:,} of {limit:,} bytes")
+    return CheckResult("an update fits max_payload_bytes", size <= limit, f"{size:,} of {limit:,} bytes")
 
 
 def _sizes(choice: CodecChoice, spec: Spec) -> dict[str, int]:
-    """Bytes of an update, at most, by codec: the recipe's own as it says, the others at its or default settings."""
-    found = {}
-    for name in CODECS:
-        one = (
-            choice
-            if choice.name == name
-            else CodecChoice(name, k=choice.k, chunk=choice.chunk, rank=choice.rank)
-        )
-        found[name] = make_codec(one, spec).payload_bytes
-    return found
+    """Returns the largest payload, bytes, of the recipe's codec and of the others with the same k, chunk and rank."""
+    others = (CodecChoice(name, k=choice.k, chunk=choice.chunk, rank=choice.rank) for name in CODECS)
+    choices = [choice if other.name == choice.name else other for other in others]
+    return {codec.name: make_codec(codec, spec).payload_bytes for codec in choices}
 
 
-def _seed_generators(which: int) -> None:
-    random.seed(which)
-    np.random.seed(which)
-    torch.manual_seed(which)
+def _seed_generators(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def _generators() -> str:
-    """A digest of where the process's generators are."""
+    """Returns a digest of the state of the process's random generators."""
     state = np.random.get_state(legacy=False)
-    told = repr((random.getstate(), state)).encode()
-    return hashlib.sha256(
-        told + state["state"]["key"].tobytes() + torch.get_rng_state().numpy().tobytes()
-    ).hexdigest()
+    digest = hashlib.sha256(repr((random.getstate(), state)).encode())
+    digest.update(state["state"]["key"].tobytes())
+    digest.update(torch.get_rng_state().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 over dtypes, shapes and bits."""
+    """Returns the SHA-256 over dtypes, shapes and bits, as hex."""
     digest = hashlib.sha256()
     for tensor in tensors:
         plain = tensor.detach().cpu().contiguous()

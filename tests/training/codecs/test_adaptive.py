@@ -7,14 +7,14 @@ import torch
 from earnest.protocol.recipe import CodecChoice, Inner, Recipe
 from earnest.training.codecs import (
     Codec,
-    CodecMemory,
+    CodecState,
     LowrankInt4,
     PayloadError,
     Topk2Bit,
     inner_steps,
     make_codec,
 )
-from earnest.training.codecs.adaptive import WINDOW, Choice, choose
+from earnest.training.codecs.adaptive import WINDOW, SizeLimits, choose
 from earnest.training.diloco.state import Spec
 from tests.training.codecs.updates import SMALL, random_update, update_of
 
@@ -52,25 +52,25 @@ def test_k_is_the_smallest_that_keeps_the_share_within_limits(count: int, k: int
 def test_rank_is_the_smallest_that_keeps_the_share_within_limits(true: int, rank: int) -> None:
     encoded = LOW.encode(of_rank(true))
     for _ in range(2):
-        encoded = LOW.encode(of_rank(true), encoded.memory)
+        encoded = LOW.encode(of_rank(true), encoded.state)
     assert sent_rank(encoded.payload) == rank
 
 
 def test_what_is_sent_is_the_mean_of_a_window_and_falls_slowly() -> None:
-    memory, sent = CodecMemory(), []
+    state, sent = CodecState(), []
     for count in [8] * 3 + [2] * 6:
-        encoded = FEW.encode(peaks(count), memory)
-        memory = encoded.memory
+        encoded = FEW.encode(peaks(count), state)
+        state = encoded.state
         sent.append(sent_k(encoded.payload))
     assert sent == [8, 8, 8, 7, 6, 5, 4, 2, 2]
-    assert memory["history"].tolist() == [8.0, *[2.0] * WINDOW]
+    assert state["history"].tolist() == [8.0, *[2.0] * WINDOW]
 
 
 def test_a_window_is_the_last_five_and_rounded_up() -> None:
-    memory, got = CodecMemory(), []
+    state, got = CodecState(), []
     for measure in (8, 2, 2, 2, 2, 2, 3):
         kept = np.array([0.0] * (measure - 1) + [1.0] * (8 - measure + 1) + [1.0])
-        value, memory = choose(Choice(2, 8, 0.9), kept, memory)
+        value, state = choose(SizeLimits(2, 8, 0.9), kept, state)
         got.append(value)
     assert got == [8, 5, 4, 4, 4, 2, 3]
 
@@ -141,4 +141,4 @@ def test_inner_steps_are_the_recipes_before_anything_was_measured_or_where_they_
 @pytest.mark.parametrize(("least", "most", "energy"), [(0, 8, 0.5), (9, 8, 0.5), (1, 8, 1.0), (1, 8, -0.1)])
 def test_impossible_limits_are_refused(least: int, most: int, energy: float) -> None:
     with pytest.raises(ValueError, match="1 <= least <= most"):
-        Choice(least, most, energy)
+        SizeLimits(least, most, energy)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from earnest.protocol.recipe import CodecChoice
-from earnest.training.codecs import Codec, CodecMemory, make_codec, uncounted
+from earnest.training.codecs import Codec, CodecState, make_codec, undo_feedback
 from earnest.training.diloco.state import Spec
 from tests.training.codecs.updates import random_update
 
@@ -22,27 +22,27 @@ CHOICES = [
 ALL = pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.name + ("-adaptive" if c.adaptive else ""))
 
 
-def flat(memory: CodecMemory) -> Tensor:
-    return SPEC.join({name: memory[f"residual/{name}"] for name, _ in SPEC.shapes})
+def flat(state: CodecState) -> Tensor:
+    return SPEC.join({name: state[f"residual/{name}"] for name, _ in SPEC.shapes})
 
 
 @ALL
 def test_a_residual_is_what_was_owed_less_what_was_sent(choice: CodecChoice) -> None:
     codec, update = make_codec(choice, SPEC), random_update(SPEC, 3)
     first = codec.encode(update)
-    assert torch.equal(flat(first.memory), SPEC.join(update) - first.update.flat())
-    second = codec.encode(update, first.memory)
-    owed = flat(first.memory) * SHARE + SPEC.join(update)
-    assert torch.equal(flat(second.memory), owed - second.update.flat())
+    assert torch.equal(flat(first.state), SPEC.join(update) - first.update.flat())
+    second = codec.encode(update, first.state)
+    owed = flat(first.state) * SHARE + SPEC.join(update)
+    assert torch.equal(flat(second.state), owed - second.update.flat())
 
 
 @ALL
-def test_encoding_changes_neither_update_nor_memory(choice: CodecChoice) -> None:
+def test_encoding_changes_neither_update_nor_state(choice: CodecChoice) -> None:
     codec, update = make_codec(choice, SPEC), random_update(SPEC, 3)
-    memory = codec.encode(random_update(SPEC, 4)).memory
-    before = {name: value.clone() for name, value in (update | memory).items()}
-    codec.encode(update, memory)
-    assert all(torch.equal(before[name], value) for name, value in (update | memory).items())
+    state = codec.encode(random_update(SPEC, 4)).state
+    before = {name: value.clone() for name, value in (update | state).items()}
+    codec.encode(update, state)
+    assert all(torch.equal(before[name], value) for name, value in (update | state).items())
 
 
 @pytest.mark.parametrize("name", ["dense-bf16", "int8", "topk-2bit", "lowrank-int4"])
@@ -50,7 +50,7 @@ def test_without_error_feedback_nothing_is_owed(name: str) -> None:
     codec = make_codec(CodecChoice(name, rank=2), SPEC)
     stale = {f"residual/{name}": value for name, value in random_update(SPEC, 4).items()}
     encoded = codec.encode(random_update(SPEC, 3), stale)
-    assert not any(name.startswith("residual/") for name in encoded.memory)
+    assert not any(name.startswith("residual/") for name in encoded.state)
     assert encoded.payload == codec.encode(random_update(SPEC, 3)).payload
 
 
@@ -58,21 +58,21 @@ def test_without_error_feedback_nothing_is_owed(name: str) -> None:
 def test_with_a_full_share_everything_arrives_in_the_end(name: str) -> None:
     """The sum of what was sent is the sum of the updates but for one residual, which stays bounded."""
     codec = make_codec(CodecChoice(name, k=8, chunk=64, rank=2, error_feedback=1.0), SPEC)
-    update, memory, sent = random_update(SPEC, 1), CodecMemory(), torch.zeros(SPEC.size)
+    update, state, sent = random_update(SPEC, 1), CodecState(), torch.zeros(SPEC.size)
     lost = []
     for round in range(1, 61):
-        encoded = codec.encode(update, memory)
-        memory, sent = encoded.memory, sent + encoded.update.flat()
+        encoded = codec.encode(update, state)
+        state, sent = encoded.state, sent + encoded.update.flat()
         lost.append(float((SPEC.join(update) - sent / round).norm() / SPEC.join(update).norm()))
     assert lost[-1] < 0.2 * lost[0]
 
 
-def history(codec: Codec, seeds: list[int]) -> list[CodecMemory]:
+def history(codec: Codec, seeds: list[int]) -> list[CodecState]:
     """Memories before the first and after each round."""
-    memories = [CodecMemory()]
+    states = [CodecState()]
     for seed in seeds:
-        memories.append(codec.encode(random_update(SPEC, seed), memories[-1]).memory)
-    return memories
+        states.append(codec.encode(random_update(SPEC, seed), states[-1]).state)
+    return states
 
 
 @ALL
@@ -80,12 +80,12 @@ def test_a_round_that_did_not_count_leaves_nothing_behind(choice: CodecChoice) -
     """The state never moved: the next round trains it all again, and its leftovers would be sent twice."""
     codec = make_codec(choice, SPEC)
     start, kept, void = history(codec, [1, 2])
-    memory = uncounted(void, kept, void, SHARE)
-    assert torch.equal(flat(memory), flat(kept))
-    assert not torch.equal(flat(memory), flat(void))
+    state = undo_feedback(void, kept, void, SHARE)
+    assert torch.equal(flat(state), flat(kept))
+    assert not torch.equal(flat(state), flat(void))
     steering = [name for name in void if not name.startswith("residual/")]
-    assert all(memory[name] is void[name] for name in steering)
-    first = uncounted(kept, start, kept, SHARE)
+    assert all(state[name] is void[name] for name in steering)
+    first = undo_feedback(kept, start, kept, SHARE)
     assert not any(name.startswith("residual/") for name in first)
 
 
@@ -96,13 +96,13 @@ def test_a_round_found_not_to_count_later_is_taken_out_of_what_followed(
 ) -> None:
     """With overlap a verdict comes after the next encoding. What was sent stays sent; what is owed is righted."""
     codec = make_codec(choice, SPEC)
-    memories = history(codec, [1, 2, 3, 4])
-    before, after, now = memories[1], memories[2], memories[2 + since]
-    righted = flat(uncounted(now, before, after, SHARE, since))
+    states = history(codec, [1, 2, 3, 4])
+    before, after, now = states[1], states[2], states[2 + since]
+    righted = flat(undo_feedback(now, before, after, SHARE, since))
     owed = flat(before)
     for round in range(since):
         gradient = SPEC.join(random_update(SPEC, 3 + round))
-        sent = SHARE * flat(memories[2 + round]) + gradient - flat(memories[3 + round])
+        sent = SHARE * flat(states[2 + round]) + gradient - flat(states[3 + round])
         owed = SHARE * owed + gradient - sent
     assert torch.allclose(righted, owed, atol=1e-5)
     assert not torch.allclose(righted, flat(now), atol=1e-3)

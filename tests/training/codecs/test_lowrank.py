@@ -137,7 +137,7 @@ def error(codec: LowrankInt4, update: dict[str, torch.Tensor], rounds: int = 1) 
     """Share of the matrix's energy that is lost, when `rounds` start from where the last one ended."""
     encoded = codec.encode(update)
     for _ in range(rounds - 1):
-        encoded = codec.encode(update, encoded.memory)
+        encoded = codec.encode(update, encoded.state)
     lost = update["w"] - encoded.update.dense()["w"]
     return float(lost.square().sum() / update["w"].square().sum())
 
@@ -154,9 +154,9 @@ def test_a_warm_start_finds_better_factors() -> None:
 
 def test_starts_are_kept_though_a_round_brought_zeros() -> None:
     codec = LowrankInt4(WIDE, 4)
-    memory = codec.encode({"w": torch.zeros(300, 400), "x": torch.zeros(70_000)}).memory
+    state = codec.encode({"w": torch.zeros(300, 400), "x": torch.zeros(70_000)}).state
     update = low_rank_update()
-    lost = update["w"] - codec.encode(update, memory).update.dense()["w"]
+    lost = update["w"] - codec.encode(update, state).update.dense()["w"]
     assert lost.square().sum() < 0.05 * update["w"].square().sum()
 
 

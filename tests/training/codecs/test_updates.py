@@ -129,10 +129,10 @@ codec = make_codec(CodecChoice(sys.argv[1], error_feedback=0.5), spec)
 small = Spec((("a", (50, 80)),))
 make_codec(CodecChoice(sys.argv[1], error_feedback=0.5), small).encode({"a": torch.ones(50, 80)})
 update = {"a": torch.randn(2000, 8000, generator=torch.Generator().manual_seed(1))}
-memory = {"residual/a": torch.ones(2000, 8000)}
+state = {"residual/a": torch.ones(2000, 8000)}
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
-encoded = codec.encode(update, memory)
+encoded = codec.encode(update, state)
 print((peak() - before) / spec.dense_bytes, len(encoded.payload) / spec.dense_bytes)
 """
 

@@ -80,7 +80,7 @@ def test_a_seat_without_share_changes_nothing() -> None:
 
 
 def test_a_counted_seat_without_its_update_is_an_error_not_a_different_state() -> None:
-    with pytest.raises(ValueError, match=r"missing of seats \[5\]"):
+    with pytest.raises(ValueError, match=r"seats \[5\] are missing"):
         aggregate([u for u in updates_of(DENSE) if u[0] != 5], SHARES, 5.0, "mean")
 
 

@@ -32,7 +32,7 @@ def test_auto_takes_the_cpu_where_there_is_nothing_better() -> None:
 
 @pytest.mark.parametrize("name", ["cuda:99", "toaster"])
 def test_a_device_that_is_not_here_is_an_error_with_a_fix(name: str) -> None:
-    with pytest.raises(DeviceError, match=r"is not to be had.*name cpu, cuda"):
+    with pytest.raises(DeviceError, match=r"is not available.*name cpu, cuda"):
         choose_device(name)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from earnest.protocol.recipe import Inner, Recipe, Scoring
-from earnest.training.tasks.check import CheckReport, Subject, _look, _probe, check_task
+from earnest.training.tasks.check import CheckReport, TaskUnderTest, _examine, _probe, check_task
 from earnest.training.tasks.task import Batch, Task, TaskError
 
 HERE = __name__
@@ -153,11 +153,11 @@ class ByProcess(Plain):
         return super().build_model(seed + os.getpid())
 
 
-def look(task: Task, which: int = 0) -> dict[str, Any]:
+def look(task: Task, number: int = 0) -> dict[str, Any]:
     """What one process sees, in this one."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    request = {"task": "x:Y", "options": {}, "recipe": None, "threads": 1, "steps": 3, "which": which}
-    answer = _look(task, request, [])
+    request = {"task": "x:Y", "options": {}, "recipe": None, "threads": 1, "steps": 3, "number": number}
+    answer = _examine(task, request, [])
     random.setstate(states[0])
     np.random.set_state(states[1])
     torch.set_rng_state(states[2])
@@ -165,15 +165,15 @@ def look(task: Task, which: int = 0) -> dict[str, Any]:
 
 
 def failures(answer: Mapping[str, Any]) -> dict[str, str]:
-    return {name: seen for name, ok, seen in answer["findings"] if not ok}
+    return {name: detail for name, ok, detail in answer["results"] if not ok}
 
 
 def failed(report: CheckReport) -> set[str]:
-    return {finding.name for finding in report.findings if not finding.ok}
+    return {result.name for result in report.results if not result.ok}
 
 
-def test_a_sound_task_passes_every_look() -> None:
-    first, second = look(Plain()), look(Plain(), which=1)
+def test_a_sound_task_passes_every_examine() -> None:
+    first, second = look(Plain()), look(Plain(), number=1)
     assert failures(first) == failures(second) == {}
     assert first["digests"] == second["digests"]
     assert first["parameters"] == 33
@@ -190,12 +190,12 @@ def test_a_sound_task_passes_every_look() -> None:
         (NoisyLoss, "no use of the process's random generators", "loss draws"),
         (RunningMean, "no buffer learns", "running_mean changes"),
         (HalfPrecision, "parameters are float32, finite and trained", "float64"),
-        (Idle, "parameters are float32, finite and trained", "never does not move"),
+        (Idle, "parameters are float32, finite and trained", "never is not trained"),
         (OneLoss, "loss is one finite float32 per sequence", "[1] for 8 sequences"),
         (Infinite, "loss is one finite float32 per sequence", "not finite"),
         (Wraps, "unknown ids and splits are refused", "instead of ValueError"),
         (WrongError, "unknown ids and splits are refused", "instead of ValueError"),
-        (Centred, "a sequence's loss does not depend on its batch", "alone it differs"),
+        (Centred, "a sequence's loss does not depend on its batch", "measured alone it differs"),
         (OwnClock, "samples come in the order given", "8"),
         (WarmupInPool, "pool, warm-up and report samples fit", "warm-up id 0 is in the pool"),
     ],
@@ -217,15 +217,15 @@ def test_a_recipe_that_the_task_cannot_feed() -> None:
         "recipe": recipe.to_json().decode(),
         "threads": 1,
         "steps": 2,
-        "which": 0,
+        "number": 0,
         "task": "",
         "options": {},
     }
-    found = failures(_look(Plain(), request, []))
-    assert "201 of 200" in found["pool, warm-up and report samples fit"]
+    found = failures(_examine(Plain(), request, []))
+    assert "201 samples, the task has 200" in found["pool, warm-up and report samples fit"]
     assert "of 10 bytes" in found["an update fits max_payload_bytes"]
     warm = replace(recipe, pool_size=200, warmup_steps=3, max_payload_bytes=10_000)
-    found = failures(_look(Plain(), {**request, "recipe": warm.to_json().decode()}, []))
+    found = failures(_examine(Plain(), {**request, "recipe": warm.to_json().decode()}, []))
     assert list(found.values()) == ["the warm-up needs 12 samples, 10 are reserved"]
 
 
@@ -239,21 +239,21 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_only_another_process_shows_is_found() -> None:
-    report = check_task(Subject(f"{HERE}:ByProcess", {}))
+    report = check_task(TaskUnderTest(f"{HERE}:ByProcess", {}))
     assert failed(report) == {"same weights", "same losses", "same update"}
 
 
 def test_a_task_has_no_network() -> None:
-    findings = _probe(Subject(f"{HERE}:Downloads", {}), 1, 3, 0)
-    assert failures(findings) == {"no network": "socket.getaddrinfo 127.0.0.1"}
+    answer = _probe(TaskUnderTest(f"{HERE}:Downloads", {}), 1, 3, 0)
+    assert failures(answer) == {"no network": "socket.getaddrinfo 127.0.0.1"}
 
 
 def test_a_crash_is_a_finding_and_takes_nothing_with_it() -> None:
-    report = check_task(Subject(f"{HERE}:Dies", {}))
-    assert [(f.name, f.ok) for f in report.findings] == [("runs", False)]
-    assert "ended with 7" in report.findings[0].seen
+    report = check_task(TaskUnderTest(f"{HERE}:Dies", {}))
+    assert [(r.name, r.ok) for r in report.results] == [("runs", False)]
+    assert "ended with 7" in report.results[0].detail
 
 
 def test_a_task_that_cannot_be_loaded_is_an_error() -> None:
     with pytest.raises(TaskError, match="cannot be imported"):
-        check_task(Subject("no.such:Task", {}))
+        check_task(TaskUnderTest("no.such:Task", {}))

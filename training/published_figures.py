@@ -1,7 +1,7 @@
-"""The planning model held against published figures, one by one; where it does not agree, it says so and why.
+"""Compares the planning model with published figures, one by one; where they differ, `note` says why.
 
-Marks: [V] read in the paper's own table or abstract; [S] second-hand, from somebody's summary. Figures that were only
-remembered are not here. What the sources we could read do not state, and the model needs, is in ASSUMED.
+Marks: [V] read in the paper's own table or abstract; [S] second-hand, from a summary. ASSUMED lists what the model
+needs and the sources available to us do not state.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ COVENANT = "Covenant-72B 2603.08163"
 DILOCOX = "DiLoCoX 2506.21263"
 
 GRID = 10 ** (4 / 49)
-"""The published bandwidths lie on 50 logarithmic places from 0.1 to 1000 Gbit/s: neighbours differ by 21 %."""
+"""Ratio of neighbours on the published grid: 50 logarithmic points from 0.1 to 1000 Gbit/s."""
 
 FLAT_TOPK_BITS = 64 / 4096 * (12 + 2)
-"""SparseLoCo's own code: 64 of 4096 kept, 12 bits of index and 2 of value."""
+"""Bits per parameter of SparseLoCo's reference code: 64 of 4096 kept, 12 bits of index and 2 of value."""
 
 ASSUMED = (
     "bandwidths: two workers; bfloat16 unless fp4; a reduction hides behind the backward pass, two thirds of a step; "
@@ -41,10 +41,10 @@ STEP_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Check:
-    """One published figure and the model's own; they agree up to a ratio of `within`.
+class PublishedFigure:
+    """A published figure and the model's; they agree if their ratio is at most `within`, either way.
 
-    `tested` is false where a quantity was solved for that nobody published: agreement then proves nothing.
+    `tested` is false if an unpublished quantity was solved for: agreement then proves nothing.
     """
 
     source: str
@@ -59,7 +59,7 @@ class Check:
 
     @property
     def ratio(self) -> float:
-        """Model over published."""
+        """Model / published."""
         return self.model / self.published
 
     @property
@@ -67,8 +67,8 @@ class Check:
         return 1 / self.within <= self.ratio <= self.within
 
 
-def checks() -> list[Check]:
-    """Every published point, in the order of the documents."""
+def published_figures() -> list[PublishedFigure]:
+    """Returns every figure, in the order of docs/plan.md."""
     return [*_bandwidths(), *_dolma(), *_covenant(), *_dilocox()]
 
 
@@ -95,9 +95,9 @@ _REASONS = {
 }
 
 
-def _bandwidths() -> list[Check]:
-    """Simulated by the papers' authors."""
-    found = []
+def _bandwidths() -> list[PublishedFigure]:
+    """Returns the bandwidths that the papers' authors simulated."""
+    figures = []
     for name, size, step, fragments, published in _TABLE:
         rates = (
             needed_bandwidth(size, 16, step, every=1),
@@ -109,9 +109,9 @@ def _bandwidths() -> list[Check]:
             *(needed_bandwidth(size, 4, step, every=h, hidden_steps=h) for h in (30, 100)),
         )
         for method, rate, figure in zip(_METHODS, rates, published, strict=True):
-            check = Check(STREAMING, "V", f"{name}, {method}", "Gbit/s", figure, rate / 1e9, GRID)
-            found.append(check if check.agrees else replace(check, note=_reason(check.what)))
-    return found
+            check = PublishedFigure(STREAMING, "V", f"{name}, {method}", "Gbit/s", figure, rate / 1e9, GRID)
+            figures.append(check if check.agrees else replace(check, note=_reason(check.what)))
+    return figures
 
 
 def _reason(what: str) -> str:
@@ -127,10 +127,10 @@ _DOLMA = (  # billions of tokens; hours of data parallel, streaming, eager outer
 )
 
 
-def _dolma() -> list[Check]:
+def _dolma() -> list[PublishedFigure]:
     size, step, rate, every, fragments = 10**9, 0.1, 1e9, 100, 8
     dense, small = ring_bits(size, 2, 16), ring_bits(size, 2, 4)
-    found = []
+    figures = []
     for billions, hours, terabytes in _DOLMA:
         steps = round(billions * 1e9 / STEP_TOKENS)
         seconds = (
@@ -142,19 +142,21 @@ def _dolma() -> list[Check]:
         names = [
             f"1B, {billions}B tokens, {m}" for m in ("data parallel", "streaming", "eager outer overlap")
         ]
-        found += [
-            Check(STREAMING, "V", name, "hours", figure, model / 3600)
+        figures += [
+            PublishedFigure(STREAMING, "V", name, "hours", figure, model / 3600)
             for name, figure, model in zip(names, hours, seconds, strict=True)
         ]
-        found += [
-            Check(STREAMING, "V", name, "TB", figure, bits / 8e12, note=_volume_note(figure, bits, rate))
+        figures += [
+            PublishedFigure(
+                STREAMING, "V", name, "TB", figure, bits / 8e12, note=_volume_note(figure, bits, rate)
+            )
             for name, figure, bits in zip(names[:2], terabytes, volumes, strict=True)
         ]
-    return found
+    return figures
 
 
 def _volume_note(terabytes: float, bits: float, rate: float) -> str:
-    """Why volumes disagree, from the published figures themselves."""
+    """Returns why the published volumes cannot be right, from the published hours."""
     hours = terabytes * 8e12 / rate / 3600
     return (
         f"the published TB alone take {hours:,.3g} h at 1 Gbit/s, more than the published hours; "
@@ -165,15 +167,15 @@ def _volume_note(terabytes: float, bits: float, rate: float) -> str:
 # Covenant-72B and DiLoCoX
 
 
-def _covenant() -> list[Check]:
+def _covenant() -> list[PublishedFigure]:
     payload, others = 72e9 * FLAT_TOPK_BITS, 16.9 - 1
     in_turn = payload / 110e6 + payload * others / 500e6
     return [
-        Check(COVENANT, "S", "72B, size against fp32", "x", 146, 32 / FLAT_TOPK_BITS),
-        Check(
+        PublishedFigure(COVENANT, "S", "72B, size against fp32", "x", 146, 32 / FLAT_TOPK_BITS),
+        PublishedFigure(
             COVENANT, "S", "72B, utilisation: 20 min and 70 s of sync", "%", 94.5, 100 * 1200 / (1200 + 70)
         ),
-        Check(
+        PublishedFigure(
             COVENANT,
             "S",
             "72B, sync over 110 and 500 Mbit/s",
@@ -182,7 +184,7 @@ def _covenant() -> list[Check]:
             in_turn,
             note="payloads of 2.0 GB do not cross such links in 70 s in any order",
         ),
-        Check(
+        PublishedFigure(
             COVENANT,
             "S",
             "72B, sync if those links are in MB/s",
@@ -194,13 +196,13 @@ def _covenant() -> list[Check]:
     ]
 
 
-def _dilocox() -> list[Check]:
+def _dilocox() -> list[PublishedFigure]:
     note = "solved for the step time, which is not published where we could read: shows what 357 needs, tests nothing"
-    found = []
+    figures = []
     for name, bits in (("fp32", 32), ("bf16", 16)):
         step = ring_bits(107 * 10**9, 2, bits) / 1e9 / (357 - 1 + BACKWARD)
         training = Training(107 * 10**9, 2, 1 << 20, step, 1, Link(1e9, 1e9), 1.0, overlap="delayed")
         what = f"107B against {name} AllReduce, a step of {step:.3g} s"
         model = speedup(training, bits)
-        found.append(Check(DILOCOX, "V", what, "x", 357, model, note=note, tested=False))
-    return found
+        figures.append(PublishedFigure(DILOCOX, "V", what, "x", 357, model, note=note, tested=False))
+    return figures
