@@ -4,20 +4,21 @@
 """
 @title Attestation Registry
 @license MIT
-@notice Registers an enclave's key for a trainer once its quote is proven down to a CA that the run's policy pins; the
-        key then signs each round's manifest, which `TrainingRuns.reveal` checks. Protocol section 11.
+@notice Registers an enclave's key for a trainer once its quote is verified up to a CA that the run's policy pins; the
+        key then signs each round's manifest, and `TrainingRuns.reveal` checks the signature. Protocol section 11.
 @dev Three P-256 signatures (CA over PCK certificate, PCK key over QE report, attestation key over quote) through the
      precompile at 0x100. TCB status, revocation lists and dates need DER and JSON: validators check those off chain.
 @custom:security No owner, no money. Policies are content-addressed, so nobody can change one; a policy's guardian may
      deny entries and raise its floor, for runs that chose that policy, and nothing else. Calls views of the vault, and
-     of `RUNS` also `set_enclave_key`, which calls nothing. The root id is the policy's word: that the pinned CAs stand
-     under that root is for whoever reads the record to check, and validators do.
+     of `RUNS` also `set_enclave_key`, which calls nothing. The root id is only a claim of the policy: readers of the
+     record must check that the pinned CAs belong to that root, and validators do.
 """
 
 from interfaces import IAttestationRegistry
 from interfaces import IStakeVault
 from interfaces import ITrainingRuns
 from modules import certificates
+from modules import constants
 from modules import p256
 from modules import platforms
 from modules import quotes
@@ -29,10 +30,8 @@ initializes: platforms
 TAG_KEY: constant(bytes32) = keccak256("earnest/enclave-key/v1")
 TAG_CHALLENGE: constant(bytes32) = keccak256("earnest/challenge/v1")
 CHALLENGE_BLOCKS: constant(uint256) = 256
-TRAINER: constant(uint256) = 1
 NEWEST_ROUND: constant(uint256) = 2**24 - 1
 EXPIRY: constant(uint256) = 160            # of an enclave key's word in `RUNS`
-ADDRESS_MASK: constant(uint256) = 2**160 - 1
 BLOCK_MASK: constant(uint256) = 2**48 - 1
 FLOOR: constant(uint256) = 224
 FILTER_MASK: constant(uint256) = 2**224 - 1
@@ -51,8 +50,8 @@ narrowed: HashMap[bytes32, uint256]        # policy -> filter of the denied (bit
 @deploy
 def __init__(runs: address, settlement: address, vault: address):
     """
-    @notice Works on a chain without the precompile too, and refuses to register there.
-    @param runs Where keys are kept and round times known; must name this contract as its registry.
+    @notice Can be deployed on a chain without the precompile; `register` then reverts.
+    @param runs Keeps the keys and the round times; must be wired to this contract.
     @param settlement The vault's manager.
     """
     wired: bool = runs != empty(address) and settlement != empty(address) and vault != empty(address)
@@ -149,7 +148,7 @@ def revoke(
     assert record != 0, "attestation: nothing registered"
     assert record & ~BLOCK_MASK == self._basis(hash, workload, platform, pck), "attestation: not what was logged"
     word: uint256 = staticcall ITrainingRuns(RUNS).enclave_key(run, trainer)
-    key: address = convert(word & ADDRESS_MASK, address)
+    key: address = convert(word & constants.ADDRESS_MASK, address)
     cutoff: uint256 = (staticcall ITrainingRuns(RUNS).attestation(run))[1]
     assert word >> EXPIRY > cutoff, "attestation: key ends before"
     entry: bytes32 = empty(bytes32)
@@ -220,7 +219,7 @@ def check_quote(
 @view
 def policy_hash(policy: IAttestationRegistry.Policy) -> bytes32:
     """
-    @return What a run that chose this policy has as its `attestation_policy`.
+    @return Hash that a run with this policy has as its `attestation_policy`.
     """
     return keccak256(abi_encode(policy))
 
@@ -341,9 +340,9 @@ def _check_sender(run: uint256, trainer: address):
     role: uint256 = 0
     seat: uint256 = 0
     role, seat = staticcall ITrainingRuns(RUNS).seat_of(run, trainer)
-    assert role == TRAINER, "attestation: no trainer seat"
+    assert role == constants.TRAINER, "attestation: no trainer seat"
     if msg.sender != trainer:
-        held: ITrainingRuns.Seat = staticcall ITrainingRuns(RUNS).seat_at(run, TRAINER, seat, NEWEST_ROUND)
+        held: ITrainingRuns.Seat = staticcall ITrainingRuns(RUNS).seat_at(run, constants.TRAINER, seat, NEWEST_ROUND)
         assert held.operator == msg.sender, "attestation: not the trainer"
 
 

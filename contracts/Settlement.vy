@@ -4,9 +4,9 @@
 """
 @title Settlement
 @license MIT
-@notice The vault's manager: turns sealed reports into pay and penalties. Protocol sections 8 and 9.
+@notice The vault's manager: turns reports into pay and penalties. Protocol sections 8 and 9.
 @dev Everything about a round is read from TrainingRuns in one call and recomputed from the reports, which are passed
-     again and checked against their hashes. All of it happens in the round's settle window; what is missed lapses.
+     again and checked against their hashes. All of it happens in the round's settle window; what is not done by then lapses.
 @custom:security No owner, no admin. Pay never exceeds P and Q of its round, penalties never the bond, and seized money
      is burned. Calls go to the vault and to TrainingRuns only, both fixed at deployment.
 """
@@ -15,8 +15,11 @@ from interfaces import ISettlement
 from interfaces import ITrainingRuns
 from modules import bits
 from modules import consensus
+from modules import constants
 from modules import penalties
 from modules import round_records
+from modules import schedule
+from modules import verdicts
 from modules import wiring
 
 implements: ISettlement
@@ -26,6 +29,7 @@ initializes: penalties[wiring := wiring]
 initializes: round_records
 
 exports: (
+    constants.PROTOCOL_VERSION,
     wiring.VAULT,
     wiring.RUNS,
     penalties.penalty_id,
@@ -38,12 +42,7 @@ exports: (
     round_records.charged,
 )
 
-PROTOCOL_VERSION: public(constant(uint256)) = 1
 
-TRAINER: constant(uint256) = 1
-VALIDATOR: constant(uint256) = 2
-HARMFUL: constant(uint256) = 4
-WEIGHT_ONE: constant(uint256) = 65_535
 
 final_state: public(HashMap[uint256, bytes32])     # run -> root of the model it delivers
 _unopened_refunded: HashMap[uint256, uint256]      # run -> wei refunded early, after `end`
@@ -85,7 +84,7 @@ def settle(
     @param first_seat First seat, a multiple of 64
     @param count Seats; ends on a page's end or at (or after) the last revealed seat. 0 if nobody revealed.
     @param hints Consensus weights c_i of these seats, sixteen 16-bit values a word, most significant first
-    @param reports The revealed report of each validator seat, empty where there is none
+    @param reports Report of each validator seat, empty for a seat that revealed none
     @param majority A validator seat whose (base root, newest root) more than half of T reported
     """
     facts: ITrainingRuns.RoundFacts = self._facts(run, round)
@@ -129,7 +128,7 @@ def pay_validators(run: uint256, round: uint256):
     assert round < facts.rounds, "settlement: round has no pay"
     round_records._mark(run, round, round_records.PAID)
     positive: uint256 = round_records._positive(run, round)
-    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, VALIDATOR, round, 0, 16)
+    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, constants.VALIDATOR, round, 0, 16)
     payments: DynArray[uint256, 256] = []
     amounts: DynArray[uint256, 256] = []
     for v: uint256 in range(len(owners), bound=16):
@@ -150,7 +149,7 @@ def pay_validators(run: uint256, round: uint256):
 def void(run: uint256, round: uint256, reports: DynArray[DynArray[bytes32, 29], 16]):
     """
     @notice Void a round in which no pair of roots has more than half of T: anyone, in the settle window. Its P + Q is
-            burned if updates were revealed, so that voiding is no way to get work for nothing.
+            burned if updates were revealed, so that a sponsor cannot get work for nothing by voiding rounds.
     """
     facts: ITrainingRuns.RoundFacts = self._facts(run, round)
     assert not round_records._has(run, round, round_records.VOID), "settlement: already void"
@@ -170,13 +169,13 @@ def void(run: uint256, round: uint256, reports: DynArray[DynArray[bytes32, 29], 
 @external
 def refund(run: uint256):
     """
-    @notice Give the sponsor back what the run no longer needs, anyone: after `end` the rounds that will never open,
+    @notice Return to the sponsor what the run no longer needs, anyone: after `end` the rounds that will never open,
             after the last round's settle window everything left.
     """
     params: ITrainingRuns.RunParams = staticcall wiring._runs().run_params(run)
     rounds: uint256 = staticcall wiring._runs().run_rounds(run)
     amount: uint256 = 0
-    if block.timestamp >= self._scored_at(params, rounds - 1) + params.settle_s:  # `end` leaves one round at least
+    if block.timestamp >= schedule._scored_at(params, rounds - 1) + params.settle_s:  # `end` leaves one round at least
         amount = staticcall wiring._vault().escrow(self, run)
     else:
         unopened: uint256 = (params.rounds - rounds) * (params.trainer_pool + params.validator_pool)
@@ -197,10 +196,10 @@ def charge(run: uint256, round: uint256, role: uint256):
             the network failed. Anyone, once per role, from the end of the reveal window to the end of the settle window.
     """
     params: ITrainingRuns.RunParams = self._params(run, round)
-    assert role == TRAINER or role == VALIDATOR, "settlement: no such role"
-    scored_at: uint256 = self._scored_at(params, round)
+    assert role == constants.TRAINER or role == constants.VALIDATOR, "settlement: no such role"
+    scored_at: uint256 = schedule._scored_at(params, round)
     opens: uint256 = scored_at
-    if role == TRAINER:
+    if role == constants.TRAINER:
         opens -= params.report_commit_s + params.report_reveal_s
     self._only_within(opens, scored_at + params.settle_s)
     assert not round_records._has(run, round, round_records.CHARGED << role), "settlement: already charged"
@@ -222,14 +221,14 @@ def charge(run: uint256, round: uint256, role: uint256):
 def lock(run: uint256, round: uint256, seats: DynArray[uint256, 64], reports: DynArray[DynArray[bytes32, 29], 16]):
     """
     @notice Lock the penalty of each seat on which a verdict from 3 to 6 holds: anyone, once the round is settled, in the
-            settle window. Passed over: seats locked before, seats on which no such verdict holds or that it costs
+            settle window. Skipped: seats locked before, seats without such a verdict or whose verdict costs
             nothing, and verdict 4 in a broken round, in which it holds for more than half of the revealed seats.
     """
     facts: ITrainingRuns.RoundFacts = self._facts(run, round)
     self._only_settled(run, round)
     consensus._check(reports, facts.report_hashes)
     broken: bool = round_records._harmful(run, round) * 2 > bits._count(facts.revealed)
-    closes: uint256 = self._scored_at(facts.params, round) + facts.params.settle_s
+    closes: uint256 = schedule._scored_at(facts.params, round) + facts.params.settle_s
     locks: uint256 = 0
     for seat: uint256 in seats:
         if seat >= 256 or (facts.revealed >> seat) & 1 == 0 or penalties._exists(run, round, seat):
@@ -238,16 +237,16 @@ def lock(run: uint256, round: uint256, seats: DynArray[uint256, 64], reports: Dy
         penalty.verdict, penalty.upheld, penalty.votes = consensus._penal_verdict(
             reports, facts.stakes, facts.active_stake, seat
         )
-        if penalties._bps(facts.params, penalty.verdict) == 0 or (penalty.verdict == HARMFUL and broken):
+        if penalties._bps(facts.params, penalty.verdict) == 0 or (penalty.verdict == verdicts.HARMFUL and broken):
             continue
         penalty.run = run
         penalty.round = round
         penalty.seat = seat
-        penalty.account = (staticcall wiring._runs().owners_at(run, TRAINER, round, seat, 1))[0]
+        penalty.account = (staticcall wiring._runs().owners_at(run, constants.TRAINER, round, seat, 1))[0]
         penalty.active_stake = facts.active_stake
         penalty.contest_until = closes + facts.params.contest_s
         penalties._lock(penalty, facts.params)
-        if penalty.verdict >= HARMFUL:
+        if penalty.verdict >= verdicts.HARMFUL:
             extcall wiring._runs().bar(run, seat, (round // facts.params.ceiling_rounds + 1) * facts.params.ceiling_rounds)
         locks += 1
     assert locks != 0, "settlement: nothing to lock"
@@ -278,7 +277,7 @@ def settle_penalty(penalty: bytes32):
     penalties._settle_penalty(penalty)
 
 
-# Inside.
+# Internals.
 
 
 @internal
@@ -291,11 +290,11 @@ def _only_runs():
 @view
 def _facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
     """
-    @notice What TrainingRuns knows of a round that is in its settle window.
+    @notice Facts of a round from TrainingRuns. Reverts outside its settle window.
     """
     facts: ITrainingRuns.RoundFacts = staticcall wiring._runs().round_facts(run, round)
     self._only_rounds(round, facts.rounds)
-    scored_at: uint256 = self._scored_at(facts.params, round)
+    scored_at: uint256 = schedule._scored_at(facts.params, round)
     self._only_within(scored_at, scored_at + facts.params.settle_s)
     return facts
 
@@ -305,17 +304,6 @@ def _facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
 def _params(run: uint256, round: uint256) -> ITrainingRuns.RunParams:
     self._only_rounds(round, staticcall wiring._runs().run_rounds(run))
     return staticcall wiring._runs().run_params(run)
-
-
-@internal
-@pure
-def _scored_at(params: ITrainingRuns.RunParams, round: uint256) -> uint256:
-    """
-    @notice End of the report-reveal window of a round, where its settle window begins; unix seconds.
-    """
-    scoring: uint256 = params.reveal_s + params.report_commit_s + params.report_reveal_s
-    period: uint256 = params.commit_s if params.overlap else params.commit_s + scoring
-    return params.start + round * period + params.commit_s + scoring
 
 
 @internal
@@ -349,10 +337,10 @@ def _pay_trainers(
     """
     @notice Pay P * c_i // (65535 n) to each owner of these seats in one call of the vault.
     """
-    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, TRAINER, round, first, count)
+    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, constants.TRAINER, round, first, count)
     payments: DynArray[uint256, 256] = []
     pool: uint256 = facts.params.trainer_pool
-    shares: uint256 = WEIGHT_ONE * bits._count(facts.revealed)
+    shares: uint256 = constants.WEIGHT_ONE * bits._count(facts.revealed)
     left: uint256 = 0  # of the present word of hints
     for i: uint256 in range(len(owners), bound=256):
         if i & 15 == 0:

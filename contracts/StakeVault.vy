@@ -12,6 +12,7 @@
 """
 
 from interfaces import IStakeVault
+from modules import constants
 from modules import token
 
 implements: IStakeVault
@@ -24,9 +25,6 @@ struct Run:
     sponsor: address
     exit_delay: uint256            # seconds; 0 = never opened
 
-MAX_EXIT_DELAY: constant(uint256) = 60 * 86400
-AMOUNT_BITS: constant(uint256) = 96
-AMOUNT_MASK: constant(uint256) = 2**96 - 1
 
 SINK: public(immutable(address))
 
@@ -34,15 +32,15 @@ idle: public(HashMap[address, uint256])
 allowance: public(HashMap[address, HashMap[address, uint256]])     # account -> manager -> wei
 burned: public(uint256)
 runs: HashMap[address, HashMap[uint256, Run]]                      # manager -> run
-# manager -> run -> account -> bond (96 bits) | exit time << 96: one read answers "does this bond stand?"
+# manager -> run -> account -> bond (96 bits) | exit time << 96: one read gives bond and exit
 bonds: HashMap[address, HashMap[uint256, HashMap[address, uint256]]]
 
 
 @deploy
 def __init__(token_: address, sink: address):
     """
-    @param token_ The one token this vault will ever hold.
-    @param sink Where burned money is flushed to.
+    @param token_ The only token that this vault holds.
+    @param sink Receiver of burned money.
     """
     assert sink != empty(address) and sink != self, "vault: bad sink"
     token.__init__(token_)
@@ -88,10 +86,10 @@ def bond(manager: address, run: uint256, amount: uint256):
     """
     assert self.runs[manager][run].exit_delay != 0, "vault: no such run"
     word: uint256 = self.bonds[manager][run][msg.sender]
-    assert word >> AMOUNT_BITS == 0, "vault: exit has started"
+    assert word >> constants.AMOUNT_BITS == 0, "vault: exit has started"
     self._take_idle(msg.sender, amount)
     total: uint256 = word + amount
-    assert total <= AMOUNT_MASK, "vault: bond too large"
+    assert total <= constants.AMOUNT_MASK, "vault: bond too large"
     self.bonds[manager][run][msg.sender] = total
     log IStakeVault.Bonded(manager=manager, run=run, account=msg.sender, amount=amount, bond=total)
 
@@ -103,22 +101,22 @@ def start_exit(manager: address, run: uint256):
     """
     word: uint256 = self.bonds[manager][run][msg.sender]
     assert word != 0, "vault: nothing bonded"
-    assert word >> AMOUNT_BITS == 0, "vault: exit already started"
+    assert word >> constants.AMOUNT_BITS == 0, "vault: exit already started"
     exit_time: uint256 = block.timestamp + self.runs[manager][run].exit_delay
-    self.bonds[manager][run][msg.sender] = word | (exit_time << AMOUNT_BITS)
+    self.bonds[manager][run][msg.sender] = word | (exit_time << constants.AMOUNT_BITS)
     log IStakeVault.ExitStarted(manager=manager, run=run, account=msg.sender, amount=word, exit_time=exit_time)
 
 
 @external
 def finish_exit(manager: address, run: uint256):
     """
-    @notice After the exit delay, moves what is left of the caller's bond to its idle balance. The manager has no say.
+    @notice After the exit delay, moves the rest of the caller's bond to its idle balance. The manager cannot prevent it.
     """
     word: uint256 = self.bonds[manager][run][msg.sender]
-    exit_time: uint256 = word >> AMOUNT_BITS
+    exit_time: uint256 = word >> constants.AMOUNT_BITS
     assert exit_time != 0, "vault: no exit started"
     assert block.timestamp >= exit_time, "vault: exit not over"
-    amount: uint256 = word & AMOUNT_MASK
+    amount: uint256 = word & constants.AMOUNT_MASK
     self.bonds[manager][run][msg.sender] = 0
     self.idle[msg.sender] += amount
     log IStakeVault.ExitFinished(manager=manager, run=run, account=msg.sender, amount=amount)
@@ -145,7 +143,7 @@ def open_run(run: uint256, sponsor: address, amount: uint256, exit_delay: uint25
     @param exit_delay Seconds between an exit's start and its end, at most 60 days.
     """
     assert self.runs[msg.sender][run].exit_delay == 0, "vault: run already open"
-    assert exit_delay != 0 and exit_delay <= MAX_EXIT_DELAY, "vault: exit delay out of range"
+    assert exit_delay != 0 and exit_delay <= constants.MAX_EXIT_DELAY, "vault: exit delay out of range"
     assert self.allowance[sponsor][msg.sender] >= amount, "vault: allowance too small"
     self.allowance[sponsor][msg.sender] -= amount
     self._take_idle(sponsor, amount)
@@ -163,9 +161,9 @@ def pay(run: uint256, payments: DynArray[uint256, 256]):
     """
     total: uint256 = 0
     for payment: uint256 in payments:
-        amount: uint256 = payment & AMOUNT_MASK
+        amount: uint256 = payment & constants.AMOUNT_MASK
         if amount != 0:
-            account: address = convert(payment >> AMOUNT_BITS, address)
+            account: address = convert(payment >> constants.AMOUNT_BITS, address)
             total = unsafe_add(total, amount)  # safe: 256 amounts of 96 bits
             self.idle[account] += amount
     self._take_escrow(run, total)
@@ -197,10 +195,10 @@ def burn_escrow(run: uint256, amount: uint256):
 def seize(run: uint256, account: address, amount: uint256, reason: String[32]) -> uint256:
     """
     @notice Moves up to `amount` wei of a bond of the caller's run to burned, exiting or not. Never reverts for lack of it.
-    @return What was taken, in wei.
+    @return Amount seized, in wei.
     """
     word: uint256 = self.bonds[msg.sender][run][account]
-    taken: uint256 = min(amount, word & AMOUNT_MASK)
+    taken: uint256 = min(amount, word & constants.AMOUNT_MASK)
     self.bonds[msg.sender][run][account] = word - taken
     self.burned += taken
     log IStakeVault.BondSeized(manager=msg.sender, run=run, account=account, amount=taken, reason=reason)
@@ -216,7 +214,7 @@ def bond_of(manager: address, run: uint256, account: address) -> uint256:
     """
     @return The account's bond for the run, exiting or not, in wei.
     """
-    return self.bonds[manager][run][account] & AMOUNT_MASK
+    return self.bonds[manager][run][account] & constants.AMOUNT_MASK
 
 
 @external
@@ -225,7 +223,7 @@ def exit_time(manager: address, run: uint256, account: address) -> uint256:
     """
     @return When the bond can be taken back, unix seconds; 0 when no exit was started.
     """
-    return self.bonds[manager][run][account] >> AMOUNT_BITS
+    return self.bonds[manager][run][account] >> constants.AMOUNT_BITS
 
 
 @external
@@ -233,18 +231,18 @@ def exit_time(manager: address, run: uint256, account: address) -> uint256:
 @reentrant
 def live_bond(manager: address, run: uint256, account: address) -> uint256:
     """
-    @return The bond that stands behind new work, in wei: 0 once an exit has started.
+    @return The live bond, in wei: 0 once an exit has started.
     @dev No lock, for every commit reads it: no function that calls the token touches a bond.
     """
     word: uint256 = self.bonds[manager][run][account]
-    return word if word <= AMOUNT_MASK else 0
+    return word if word <= constants.AMOUNT_MASK else 0
 
 
 @external
 @view
 def escrow(manager: address, run: uint256) -> uint256:
     """
-    @return What is left of the run's budget, in wei.
+    @return The rest of the run's budget, in wei.
     """
     return self.runs[manager][run].escrow
 
@@ -262,7 +260,7 @@ def exit_delay(manager: address, run: uint256) -> uint256:
 @view
 def sponsor(manager: address, run: uint256) -> address:
     """
-    @return Who funded the run and is refunded.
+    @return Account that funded the run and receives refunds.
     """
     return self.runs[manager][run].sponsor
 

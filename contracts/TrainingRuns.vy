@@ -4,10 +4,10 @@
 """
 @title Training Runs
 @license MIT
-@notice Runs, seats, schedule, commitments, seeds and sealed reports. Protocol sections 3 to 7.
+@notice Runs, seats, schedule, commitments, seeds and reports. Protocol sections 3 to 7.
 @dev Holds no money. A phase is a function of block time; nothing has to be advanced and nobody can stall it.
-@custom:security No owner. `SETTLEMENT` may bar a seat and nothing else, `REGISTRY` name the key that a trainer's enclave
-     signs with and nothing else; the sponsor may end a run with one full round's notice and nothing else. Stakes are read from the vault only for rounds that have not begun.
+@custom:security No owner. `SETTLEMENT` may only bar a seat, `REGISTRY` may only set a trainer's enclave key, the sponsor
+     may only end its run with one full round's notice. Stakes are read from the vault only for rounds that have not begun.
 """
 
 from interfaces import IRunTerms
@@ -15,20 +15,23 @@ from interfaces import ISettlement
 from interfaces import IStakeVault
 from interfaces import ITrainingRuns
 from modules import admission
+from modules import constants
 from modules import schedule
 from modules import seats
 from modules import terms
+from modules import votes
 
 implements: ITrainingRuns
 
 initializes: seats
+
+exports: constants.PROTOCOL_VERSION
 
 struct Round:
     revealed: uint256              # bit i: trainer seat i revealed
     tally: uint256                 # T (128 bits) and the fields below
     seed: bytes32
 
-PROTOCOL_VERSION: public(constant(uint256)) = 1
 FREE_SEAT: constant(uint256) = max_value(uint256)
 MANIFEST_TYPE: constant(bytes32) = keccak256(
     "Manifest(uint256 run,uint32 round,address trainer,bytes32 base_state,bytes32 update,bytes32 samples,bytes32 trace,uint64 steps,uint64 tokens,uint64 size)"
@@ -37,15 +40,6 @@ STATEMENT: constant(bytes32) = keccak256("earnest/round-statement/v1")
 HALF_ORDER: constant(uint256) = 57896044618658097711785492504343953926418782139537452191302581570759080747168
 SEED_DELAY: constant(uint256) = 2
 SEED_BLOCKS: constant(uint256) = 256
-
-# Fields of `Round.tally` above T.
-ACTIVE: constant(uint256) = 128            # bit v: validator seat v counts in T
-REPORTED: constant(uint256) = 144          # bit v: validator seat v revealed its report
-STAKES: constant(uint256) = 160            # round whose stored stakes are this round's (24 bits)
-ASKED: constant(uint256) = 184             # block in which the seed was asked for
-STAKE_MASK: constant(uint256) = 2**128 - 1
-BITS_MASK: constant(uint256) = 2**16 - 1
-ROUND_MASK: constant(uint256) = 2**24 - 1
 
 SETTLEMENT: public(immutable(address))
 VAULT: public(immutable(address))
@@ -65,10 +59,10 @@ enclave_key: public(HashMap[uint256, HashMap[address, uint256]])   # run -> trai
 @deploy
 def __init__(settlement: address, vault: address, terms_: address, registry: address):
     """
-    @param settlement The vault's manager, which must name this contract as its runs.
-    @param vault Holds the bonds that stand behind seats.
+    @param settlement The vault's manager, which must be wired to this contract.
+    @param vault Holds the bonds of the seats.
     @param terms_ Checks the parameters of new runs.
-    @param registry Names enclave keys; must name this contract as its runs.
+    @param registry Sets enclave keys; must be wired to this contract.
     """
     named: bool = settlement != empty(address) and registry != empty(address)
     assert named and vault.is_contract and terms_.is_contract, "runs: bad wiring"
@@ -86,10 +80,10 @@ def create_run(params: ITrainingRuns.RunParams, uri: String[256]) -> uint256:
     """
     @notice Creates a run and takes rounds * (P + Q) wei of the caller's idle balance in the vault, which the caller must
             have allowed to the settlement contract.
-    @param uri Where recipe, admission list and initial state lie.
+    @param uri Location of recipe, admission list and initial state.
     @return The run's id, counting from 1.
     """
-    # Some chains answer zero, and then anyone can foresee every seed.
+    # On some chains it is always zero, and every seed would be predictable.
     assert blockhash(block.number - 1) != empty(bytes32), "runs: no block hash"
     run: uint256 = self.run_count + 1
     self.run_count = run
@@ -128,8 +122,8 @@ def join(
     """
     @notice Gives the caller a seat from the next round on. Its bond must already be in the vault.
     @param role 1 trainer, 2 validator.
-    @param operator The key that commits, reveals and reports; may be the caller.
-    @param uri Where the caller's payloads will be.
+    @param operator Key that commits, reveals and reports; may be the caller.
+    @param uri Location of the caller's payloads.
     @param proof Admission proof; empty for a trainer of an open run.
     @param take `max_value(uint256)` for a free seat; when there is none, the seat to take over: one silent for eight
            rounds, or the trainer seat with the smallest bond for 1.25 times that bond.
@@ -142,7 +136,7 @@ def join(
     assert next < schedule._rounds(word), "runs: too late to join"
     seats._check_role(role)
     assert seats.members[run][msg.sender] & seats.MEMBER_MASK == 0, "runs: already seated"
-    if role == seats.VALIDATOR or (word >> schedule.OPEN) & 1 == 0:
+    if role == constants.VALIDATOR or (word >> schedule.OPEN) & 1 == 0:
         root: bytes32 = self.runs[run].admission_root
         assert admission._admitted(root, msg.sender, role, proof), "runs: not admitted"
     stake: uint256 = self._live_bond(run, msg.sender)
@@ -189,7 +183,7 @@ def set_operator(run: uint256, role: uint256, seat: uint256, operator: address):
 @external
 def set_uri(run: uint256, role: uint256, seat: uint256, uri: String[256]):
     """
-    @notice Says where the seat's payloads lie from now on. Owner or operator.
+    @notice Changes the location of the seat's payloads. Owner or operator.
     """
     self._check_owner_or_operator(self._seat_key(run, role, seat), schedule._clock(self._schedule(run))[1])
     log ITrainingRuns.UriChanged(run=run, role=role, seat=seat, uri=uri)
@@ -199,7 +193,7 @@ def set_uri(run: uint256, role: uint256, seat: uint256, uri: String[256]):
 def sync(run: uint256, role: uint256, seat: uint256):
     """
     @notice Reads the seat owner's live bond in the vault; it counts from the next round on. Anyone may call. The
-            first sealed report of a round does it for all validators.
+            first report commit of a round does it for all validators.
     """
     seats._check_role(role)
     self._sync(run, role, seat, schedule._clock(self._schedule(run))[1])
@@ -213,7 +207,7 @@ def ask_back(run: uint256, seat: uint256):
     current: uint256 = 0
     next: uint256 = 0
     current, next = schedule._clock(self._schedule(run))
-    key: uint256 = self._seat_key(run, seats.VALIDATOR, seat)
+    key: uint256 = self._seat_key(run, constants.VALIDATOR, seat)
     self._check_owner_or_operator(key, next)
     seats._ask_back(key, current, next)
     log ITrainingRuns.AskedBack(run=run, seat=seat, from_round=next)
@@ -228,7 +222,7 @@ def bar(run: uint256, seat: uint256, until_round: uint256):
     assert msg.sender == SETTLEMENT, "runs: not the settlement"
     current: uint256 = schedule._clock(self._schedule(run))[0]
     assert current != 0, "runs: nothing to settle"
-    until: uint256 = min(until_round, ROUND_MASK)
+    until: uint256 = min(until_round, constants.ROUND_MASK)
     if seats._bar(run, seat, current - 1, until):
         log ITrainingRuns.Barred(run=run, seat=seat, until_round=until)
 
@@ -236,7 +230,7 @@ def bar(run: uint256, seat: uint256, until_round: uint256):
 @external
 def set_enclave_key(run: uint256, trainer: address, key: uint256):
     """
-    @notice Says which enclave key signs the trainer's updates. Registry only.
+    @notice Sets the enclave key that signs the trainer's updates. Registry only.
     @param key The key's address and, above 160 bits, its expiry in unix seconds: it signs for rounds that open before.
     """
     assert msg.sender == REGISTRY, "runs: not the registry"
@@ -251,7 +245,7 @@ def set_enclave_key(run: uint256, trainer: address, key: uint256):
 def commit(run: uint256, seat: uint256, commitment: bytes32):
     """
     @notice Commits to an update of the round whose commit window is open, once. Operator only; reverts while the
-            seat is barred, and unless about half the minimum bond stands: not once its owner's exit has started.
+            seat is barred, and unless the owner's live bond is about half the minimum: after its exit has started, it is 0.
     @dev No lock: the only call out is a view of the vault, after which nothing is read again.
     """
     open: bool = False
@@ -259,7 +253,7 @@ def commit(run: uint256, seat: uint256, commitment: bytes32):
     word: uint256 = self._schedule(run)
     open, round = schedule._open_round(word)
     assert open, "runs: not in commit window"
-    key: uint256 = seats._key(run, seats.TRAINER, seat)
+    key: uint256 = seats._key(run, constants.TRAINER, seat)
     tenure: uint256 = self._acting(key, round)
     assert round >= seats._round(tenure, seats.BARRED), "runs: seat is barred"
     live_bond: uint256 = self._live_bond(run, seats._owner(tenure))
@@ -274,17 +268,17 @@ def reveal(seat: uint256, manifest: ITrainingRuns.Manifest, salt: bytes32, attes
     """
     @notice Opens the seat's commitment of the round. Operator only.
     @param attestation Empty, or the trainer's enclave key's signature over the manifest, 64 bytes: r and vs of EIP-2098.
-           Only runs with an attestation policy take one, and then it must be right.
+           Refused in a run without an attestation policy.
     @dev No lock: nothing is called.
     """
     run: uint256 = manifest.run
     round: uint256 = convert(manifest.round, uint256)
     word: uint256 = self._schedule(run)
     assert schedule._in_reveal(word, round), "runs: not in reveal window"
-    key: uint256 = seats._key(run, seats.TRAINER, seat)
+    key: uint256 = seats._key(run, constants.TRAINER, seat)
     assert manifest.trainer == seats._owner(self._acting(key, round)), "runs: not the trainer"
     hash: bytes32 = keccak256(abi_encode(MANIFEST_TYPE, manifest))
-    commitment: bytes32 = self._sealed(run, round, manifest.trainer, hash, salt)
+    commitment: bytes32 = self._commitment(run, round, manifest.trainer, hash, salt)
     assert seats._commitment(key, round) == seats._slot(commitment, round), "runs: not what was committed"
     at: uint256 = self._at(run, round)
     revealed: uint256 = self.rounds[at].revealed
@@ -302,15 +296,15 @@ def reveal(seat: uint256, manifest: ITrainingRuns.Manifest, salt: bytes32, attes
 @external
 def seed(run: uint256, round: uint256):
     """
-    @notice Draws the round's seed once all updates lie open. The first call stores its block b, a call in blocks b+3 to
+    @notice Draws the round's seed once all updates are public. The first call stores its block b, a call in blocks b+3 to
             b+258 stores the seed, a later one sets b anew. Anyone may call.
     """
     at: uint256 = self._at_report_commit(run, round)
     assert self.rounds[at].seed == empty(bytes32), "runs: seed already drawn"
     tally: uint256 = self.rounds[at].tally
-    asked: uint256 = tally >> ASKED
+    asked: uint256 = tally >> votes.ASKED
     if asked == 0 or block.number > asked + SEED_DELAY + SEED_BLOCKS:
-        self.rounds[at].tally = (tally & (2**ASKED - 1)) | (block.number << ASKED)
+        self.rounds[at].tally = (tally & (2**votes.ASKED - 1)) | (block.number << votes.ASKED)
         log ITrainingRuns.SeedRequested(run=run, round=round, block_number=block.number)
     else:
         assert block.number > asked + SEED_DELAY, "runs: too early to draw the seed"
@@ -322,17 +316,17 @@ def seed(run: uint256, round: uint256):
 @external
 def report_commit(run: uint256, round: uint256, seat: uint256, commitment: bytes32):
     """
-    @notice Seals the seat's report on a round, once. Operator only; needs the round's seed and an active seat. The
+    @notice Commits to the seat's report on a round, once. Operator only; needs the round's seed and an active seat. The
             round's first call fixes T and the stakes that vote.
     """
     at: uint256 = self._at_report_commit(run, round)
     assert self.rounds[at].seed != empty(bytes32), "runs: no seed yet"
-    key: uint256 = seats._key(run, seats.VALIDATOR, seat)
+    key: uint256 = seats._key(run, constants.VALIDATOR, seat)
     self._acting(key, round)
     tally: uint256 = self.rounds[at].tally
-    if tally & STAKE_MASK == 0:
+    if tally & votes.STAKE_MASK == 0:
         tally = self._fix_stakes(run, round, tally)
-    assert (tally >> ACTIVE) & (1 << seat) & BITS_MASK != 0, "runs: inactive seat"
+    assert (tally >> votes.ACTIVE) & (1 << seat) & constants.SEATS_MASK != 0, "runs: inactive seat"
     seats._commit(key, round, commitment)
     log ITrainingRuns.ReportCommitted(run=run, round=round, seat=seat, commitment=commitment)
 
@@ -340,19 +334,19 @@ def report_commit(run: uint256, round: uint256, seat: uint256, commitment: bytes
 @external
 def report_reveal(run: uint256, round: uint256, seat: uint256, report: DynArray[bytes32, 29], salt: bytes32):
     """
-    @notice Opens the seat's sealed report. Operator only. Its hash is stored and its words are logged. One too short for
-            both roots and the evidence's hash is refused, and so charged as not revealed.
+    @notice Reveals the seat's report. Operator only. Its hash is stored and its words are logged. A report too short for
+            the two roots and the hash of the measurements file is refused, and then charged as not revealed.
     """
     assert schedule._in_report_reveal(self._schedule(run), round), "runs: not in report-reveal window"
-    key: uint256 = seats._key(run, seats.VALIDATOR, seat)
+    key: uint256 = seats._key(run, constants.VALIDATOR, seat)
     owner: address = seats._owner(self._acting(key, round))
     assert len(report) >= 3, "runs: report too short"
     hash: bytes32 = keccak256(abi_encode(report))
-    commitment: bytes32 = self._sealed(run, round, owner, hash, salt)
-    assert seats._commitment(key, round) == seats._slot(commitment, round), "runs: not what was sealed"
+    commitment: bytes32 = self._commitment(run, round, owner, hash, salt)
+    assert seats._commitment(key, round) == seats._slot(commitment, round), "runs: not the committed report"
     at: uint256 = self._at(run, round)
     tally: uint256 = self.rounds[at].tally
-    bit: uint256 = 1 << (REPORTED + seat)
+    bit: uint256 = 1 << (votes.REPORTED + seat)
     assert tally & bit == 0, "runs: report already revealed"
     self.rounds[at].tally = tally | bit
     seats.seats[key].reports[round & 1] = hash
@@ -387,14 +381,14 @@ def seat_counts(run: uint256) -> (uint256, uint256):
     """
     @return Trainer and validator seats ever taken.
     """
-    return self._taken(run, seats.TRAINER), self._taken(run, seats.VALIDATOR)
+    return self._taken(run, constants.TRAINER), self._taken(run, constants.VALIDATOR)
 
 
 @external
 @view
 def seat_at(run: uint256, role: uint256, seat: uint256, round: uint256) -> ITrainingRuns.Seat:
     """
-    @notice A seat as it counts in `round`; exact from the last round on. `owner` is empty where nobody holds it.
+    @notice A seat as it counts in `round`; exact from the last round on. `owner` is empty for a free seat.
     """
     return self._seat_view(self._seat_key(run, role, seat), round)
 
@@ -467,26 +461,26 @@ def report_hash(run: uint256, round: uint256, seat: uint256) -> bytes32:
 @view
 def seed_of(run: uint256, round: uint256) -> (uint256, bytes32):
     """
-    @return Block in which the seed was asked for (0 = not yet), and the seed (zero = not yet).
+    @return Block in which the seed was requested (0 = not yet), and the seed (zero = not yet).
     """
     state: Round = self.rounds[self._at(run, round)]
-    return state.tally >> ASKED, state.seed
+    return state.tally >> votes.ASKED, state.seed
 
 
 @external
 @view
 def active_stake(run: uint256, round: uint256) -> uint256:
     """
-    @return T in wei; 0 when no report was sealed.
+    @return T in wei; 0 when no validator committed a report.
     """
-    return self.rounds[self._at(run, round)].tally & STAKE_MASK
+    return self.rounds[self._at(run, round)].tally & votes.STAKE_MASK
 
 
 @external
 @view
 def round_facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
     """
-    @notice All that settlement needs of a round. Stakes never change; report hashes are kept as by `report_hash`.
+    @notice Everything that settlement needs of a round. Stakes never change; report hashes are kept as in `report_hash`.
     """
     self._schedule(run)
     own: IRunTerms.Terms = self.runs[run]
@@ -495,16 +489,16 @@ def round_facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
     facts: ITrainingRuns.RoundFacts = ITrainingRuns.RoundFacts(
         params=self._params(run, own),
         rounds=schedule._rounds(own.schedule),
-        trainer_count=self._taken(run, seats.TRAINER),
+        trainer_count=self._taken(run, constants.TRAINER),
         revealed=self.rounds[at].revealed,
-        active_stake=tally & STAKE_MASK,
+        active_stake=tally & votes.STAKE_MASK,
         stakes=empty(uint256[16]),
         report_hashes=empty(bytes32[16]),
     )
     if facts.active_stake != 0:
-        words: uint256[8] = self.stakes[self._at(run, (tally >> STAKES) & ROUND_MASK)]
-        for seat: uint256 in range(self._taken(run, seats.VALIDATOR), bound=16):
-            facts.stakes[seat] = (words[seat // 2] >> (128 * (seat % 2))) & STAKE_MASK
+        words: uint256[8] = self.stakes[self._at(run, (tally >> votes.STAKES) & constants.ROUND_MASK)]
+        for seat: uint256 in range(self._taken(run, constants.VALIDATOR), bound=16):
+            facts.stakes[seat] = (words[seat // 2] >> (128 * (seat % 2))) & votes.STAKE_MASK
             facts.report_hashes[seat] = self._report_hash(own.schedule, run, round, tally, seat)
     return facts
 
@@ -521,18 +515,18 @@ def unrevealed(run: uint256, role: uint256, round: uint256) -> (uint256, uint256
         if seats._commitment(self._seat_key(run, role, seat), round) != 0:
             committed |= 1 << seat
     at: uint256 = self._at(run, round)
-    if role == seats.TRAINER:
+    if role == constants.TRAINER:
         return committed, self.rounds[at].revealed
-    return committed, (self.rounds[at].tally >> REPORTED) & BITS_MASK
+    return committed, (self.rounds[at].tally >> votes.REPORTED) & constants.SEATS_MASK
 
 
 @external
 @view
 def attestation(run: uint256) -> (bytes32, uint256, uint256):
     """
-    @return Hash of the policy that enclave keys are registered under, zero when the run takes no attestation; t0 of the
+    @return Hash of the policy that enclave keys are registered under, zero for a run without attestation; t0 of the
             second next round, unix seconds, from which a narrowed policy counts; and t0 of the oldest round whose
-            updates may still be revealed: a key that expired by then signs nothing any more.
+            updates may still be revealed: a key that expired by then can sign no further update.
     """
     word: uint256 = self._schedule(run)
     current: uint256 = 0
@@ -568,7 +562,7 @@ def _params(run: uint256, own: IRunTerms.Terms) -> ITrainingRuns.RunParams:
 @internal
 @pure
 def _at(run: uint256, round: uint256) -> uint256:
-    assert round <= ROUND_MASK, "runs: no such round"
+    assert round <= constants.ROUND_MASK, "runs: no such round"
     return (run << 32) | round
 
 
@@ -608,26 +602,26 @@ def _live_bond(run: uint256, account: address) -> uint256:
 @internal
 @view
 def _min_bond(run: uint256, role: uint256) -> uint256:
-    return (self.runs[run].bonds >> (96 * (role - 1))) & terms.AMOUNT_MASK
+    return (self.runs[run].bonds >> (96 * (role - 1))) & constants.AMOUNT_MASK
 
 
 @internal
 @pure
 def _limit(word: uint256, role: uint256) -> uint256:
-    return (word >> schedule.TRAINERS) & 511 if role == seats.TRAINER else (word >> schedule.VALIDATORS) & 31
+    return (word >> schedule.TRAINERS) & 511 if role == constants.TRAINER else (word >> schedule.VALIDATORS) & 31
 
 
 @internal
 @view
 def _taken(run: uint256, role: uint256) -> uint256:
-    return (self.counts[run] >> (16 * (role - 1))) & BITS_MASK
+    return (self.counts[run] >> (16 * (role - 1))) & constants.SEATS_MASK
 
 
 @internal
 @view
 def _last(run: uint256, role: uint256, first: uint256, count: uint256) -> uint256:
     """
-    @return End of a page of seats; `first` where there is none.
+    @return End of a page of seats; `first` for an empty page.
     """
     taken: uint256 = self._taken(run, role)
     if first >= taken:
@@ -637,9 +631,9 @@ def _last(run: uint256, role: uint256, first: uint256, count: uint256) -> uint25
 
 @internal
 @view
-def _sealed(run: uint256, round: uint256, account: address, hash: bytes32, salt: bytes32) -> bytes32:
+def _commitment(run: uint256, round: uint256, account: address, hash: bytes32, salt: bytes32) -> bytes32:
     """
-    @dev Binds chain, contract, run, round and sender, so a copied commitment opens to nothing.
+    @dev Binds chain, contract, run, round and sender, so a copied commitment cannot be revealed.
     """
     return keccak256(abi_encode(chain.id, self, run, round, account, hash, salt))
 
@@ -650,7 +644,7 @@ def _enclave(
     word: uint256, run: uint256, round: uint256, trainer: address, hash: bytes32, attestation: Bytes[65]
 ) -> address:
     """
-    @return The trainer's enclave key, which signed this manifest and had not expired when the round opened.
+    @return The trainer's enclave key. Reverts unless it signed this manifest and was unexpired when the round opened.
     """
     assert schedule._level(word) != terms.INCENTIVE, "runs: attestation not taken"
     enclave: uint256 = self.enclave_key[run][trainer]
@@ -680,14 +674,14 @@ def _check_owner_or_operator(key: uint256, round: uint256):
 def _check_takeover(run: uint256, role: uint256, seat: uint256, stake: uint256, current: uint256) -> address:
     """
     @dev The tenure must have begun at least one full round ago, so that one previous tenure is enough to settle.
-    @return Who loses the seat.
+    @return Account that loses the seat.
     """
     key: uint256 = seats._key(run, role, seat)
     tenure: uint256 = seats._current(key)
     assert seats._round(tenure, seats.SINCE) < current, "runs: seat taken too recently"
     if not seats._silent(key, current):
-        assert role == seats.TRAINER, "runs: validator is not silent"
-        bond: uint256 = seats.seats[key].stakes & seats.AMOUNT_MASK
+        assert role == constants.TRAINER, "runs: validator is not silent"
+        bond: uint256 = seats.seats[key].stakes & constants.AMOUNT_MASK
         assert stake * 4 >= bond * 5, "runs: bond does not outbid"
         seats._check_smallest(run, seat, self._taken(run, role), current)
     return seats._owner(tenure)
@@ -708,22 +702,22 @@ def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
     """
     @dev T and the stakes of the validators active in `round`: those that joined, asked back or revealed a report in
          round - 2 or later. The stakes are stored anew only where they differ from the last stored. Bonds are read
-         for the next round, so that who has left without a word votes no longer than that.
+         for the next round, so that a validator that left votes in one more round at most.
     @return The round's tally.
     """
     counts: uint256 = self.counts[run]
     recent: uint256 = 0
     for back: uint256 in range(1, 3):
         if round >= back:
-            recent |= self.rounds[self._at(run, round - back)].tally >> REPORTED
+            recent |= self.rounds[self._at(run, round - back)].tally >> votes.REPORTED
     active: uint256 = 0
     total: uint256 = 0
     words: uint256[8] = empty(uint256[8])
     next: uint256 = schedule._clock(self._schedule(run))[1]
-    for seat: uint256 in range((counts >> 16) & BITS_MASK, bound=16):
-        key: uint256 = seats._key(run, seats.VALIDATOR, seat)
+    for seat: uint256 in range((counts >> 16) & constants.SEATS_MASK, bound=16):
+        key: uint256 = seats._key(run, constants.VALIDATOR, seat)
         stake: uint256 = seats._stake_at(key, round)
-        self._sync(run, seats.VALIDATOR, seat, next)
+        self._sync(run, constants.VALIDATOR, seat, next)
         if stake != 0 and ((recent >> seat) & 1 == 1 or seats._fresh(key, round)):
             active |= 1 << seat
             total += stake
@@ -734,7 +728,7 @@ def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
         stored = round
         self.stakes[self._at(run, round)] = words
         self.counts[run] = (counts & (2**32 - 1)) | (round << 32)
-    fixed: uint256 = tally | total | (active << ACTIVE) | (stored << STAKES)
+    fixed: uint256 = tally | total | (active << votes.ACTIVE) | (stored << votes.STAKES)
     self.rounds[self._at(run, round)].tally = fixed
     return fixed
 
@@ -743,13 +737,13 @@ def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
 @view
 def _report_hash(word: uint256, run: uint256, round: uint256, tally: uint256, seat: uint256) -> bytes32:
     """
-    @dev The hash lies in a slot by round parity, so it is this round's until round + 2 is scored.
+    @dev The slot is chosen by round parity, so it holds this round's hash until round + 2 is scored.
     """
-    if seat >= 16 or (tally >> (REPORTED + seat)) & 1 == 0:
+    if seat >= 16 or (tally >> (votes.REPORTED + seat)) & 1 == 0:
         return empty(bytes32)
     if block.timestamp >= schedule._scoring(word, round + 2):
         return empty(bytes32)
-    return seats.seats[seats._key(run, seats.VALIDATOR, seat)].reports[round & 1]
+    return seats.seats[seats._key(run, constants.VALIDATOR, seat)].reports[round & 1]
 
 
 @internal

@@ -26,9 +26,8 @@ FORMATS = ["abi", "bytecode", "bytecode_runtime", "layout", "integrity", "settin
 
 
 def sources(contracts: Path) -> Iterator[Path]:
-    """Yields the deployable contracts, relative to `contracts`: PascalCase files, and the token for local chains."""
+    """Yields every contract that can be deployed, relative to `contracts`."""
     yield from sorted(p.relative_to(contracts) for p in contracts.glob("[A-Z]*.vy"))
-    yield from sorted(p.relative_to(contracts) for p in contracts.glob("testing/PlainToken.vy"))
 
 
 def compile_contract(contracts: Path, source: Path) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def plan_of_manifest(manifest: Manifest) -> DeploymentPlan:
     contracts = manifest.current.contracts
     first = min(contracts.values(), key=lambda contract: contract.nonce)
     vault = contracts["StakeVault"].args
-    token = None if "PlainToken" in contracts else vault["token"]
+    token = None if "PlayToken" in contracts else vault["token"]
     return make_plan(manifest.chain_id, first.deployer, first.nonce, token, vault["sink"])
 
 

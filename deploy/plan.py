@@ -108,10 +108,10 @@ def make_plan(
     `nonce` is the deployer's next. Raises ValueError for a malformed address, KeyError for a constructor parameter
     that the plan does not know.
     """
-    names = [*(["PlainToken"] if token is None else []), *CONTRACTS]
+    names = [*(["PlayToken"] if token is None else []), *CONTRACTS]
     addresses = {name: create_address(deployer, nonce + i) for i, name in enumerate(names)}
     known = {
-        "token": to_checksum_address(token) if token is not None else addresses["PlainToken"],
+        "token": to_checksum_address(token) if token is not None else addresses["PlayToken"],
         "sink": to_checksum_address(sink),
         "vault": addresses["StakeVault"],
         "terms": addresses["RunTerms"],

@@ -8,7 +8,7 @@ capped by `min()`.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from earnest.protocol.constants import BPS
+from earnest.protocol.constants import AMOUNT_LIMIT, BPS
 from earnest.protocol.verdicts import Verdict
 
 BARRING = frozenset({Verdict.HARMFUL, Verdict.COPIED, Verdict.UNFAITHFUL})
@@ -17,16 +17,19 @@ BARRING = frozenset({Verdict.HARMFUL, Verdict.COPIED, Verdict.UNFAITHFUL})
 
 @dataclass(frozen=True)
 class PenaltyTerms:
-    """A run's penalties: shares of the bond in bps, the ceiling in wei per aligned window of rounds."""
+    """A run's penalties, with the defaults of `RunParams` and of the run file.
 
-    unrevealed_bps: int
-    malformed_bps: int
-    harmful_bps: int
-    copied_bps: int
-    unfaithful_bps: int
-    contest_bps: int
-    ceiling: int
-    ceiling_rounds: int
+    Shares of the bond in bps; the ceiling is in wei per aligned window of `ceiling_rounds` rounds.
+    """
+
+    unrevealed_bps: int = 100
+    malformed_bps: int = 100
+    harmful_bps: int = 1000
+    copied_bps: int = 500
+    unfaithful_bps: int = 5000
+    contest_bps: int = 100
+    ceiling: int = AMOUNT_LIMIT - 1
+    ceiling_rounds: int = 10
 
     def bps(self, verdict: int | None) -> int:
         """What a verdict that holds costs; 0 for those that cost pay only."""

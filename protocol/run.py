@@ -1,12 +1,19 @@
 """A run's parameters, fixed for its life. Protocol section 3.
 
-Field order is that of `RunParams` in `contracts/interfaces/ITrainingRuns.vyi`.
+To add a parameter:
+
+1. here, a field of `RunParams`, and its rule in `_checks`; a window is a field of `Schedule` too, a penalty with its
+   default one of `PenaltyTerms`. The penalties of the run file and the encoding of `create_run` follow from these;
+2. the same field at the same place of `RunParams` in `contracts/interfaces/ITrainingRuns.vyi`;
+3. its bits and its rule in `contracts/modules/terms.vy`; then `python -m earnest.deploy.compile`;
+4. unless it is a penalty, a field of the run file in `client/run/run_file.py`; its line in `cli/run_example.toml`;
+5. the reason of its rule in `docs/reverts.md`, and the rule in `docs/protocol.md`.
 """
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from earnest.protocol.constants import (
     AMOUNT_LIMIT,
@@ -22,6 +29,9 @@ from earnest.protocol.penalties import PenaltyTerms
 from earnest.protocol.schedule import Schedule
 
 ZERO_HASH = bytes(32)
+DEFAULT_PENALTIES = PenaltyTerms()
+
+Part = TypeVar("Part", Schedule, PenaltyTerms)
 
 
 class Role(IntEnum):
@@ -79,14 +89,14 @@ class RunParams:
     trainer_min_bond: int
     validator_min_bond: int
     exit_delay: int
-    unrevealed_bps: int = 100
-    malformed_bps: int = 100
-    harmful_bps: int = 1000
-    copied_bps: int = 500
-    unfaithful_bps: int = 5000
-    contest_bps: int = 100
-    ceiling: int = AMOUNT_LIMIT - 1
-    ceiling_rounds: int = 10
+    unrevealed_bps: int = DEFAULT_PENALTIES.unrevealed_bps
+    malformed_bps: int = DEFAULT_PENALTIES.malformed_bps
+    harmful_bps: int = DEFAULT_PENALTIES.harmful_bps
+    copied_bps: int = DEFAULT_PENALTIES.copied_bps
+    unfaithful_bps: int = DEFAULT_PENALTIES.unfaithful_bps
+    contest_bps: int = DEFAULT_PENALTIES.contest_bps
+    ceiling: int = DEFAULT_PENALTIES.ceiling
+    ceiling_rounds: int = DEFAULT_PENALTIES.ceiling_rounds
     verification: int = Level.INCENTIVE
     attestation_policy: bytes = ZERO_HASH
     """keccak256 of the policy that enclave keys are registered under; zero exactly at level 0."""
@@ -120,29 +130,15 @@ class RunParams:
         return Level(self.verification)
 
     def schedule(self) -> Schedule:
-        return Schedule(
-            start=self.start,
-            rounds=self.rounds,
-            commit_s=self.commit_s,
-            reveal_s=self.reveal_s,
-            report_commit_s=self.report_commit_s,
-            report_reveal_s=self.report_reveal_s,
-            settle_s=self.settle_s,
-            contest_s=self.contest_s,
-            overlap=self.overlap,
-        )
+        """Returns the run's windows."""
+        return self._part(Schedule)
 
     def penalty_terms(self) -> PenaltyTerms:
-        return PenaltyTerms(
-            unrevealed_bps=self.unrevealed_bps,
-            malformed_bps=self.malformed_bps,
-            harmful_bps=self.harmful_bps,
-            copied_bps=self.copied_bps,
-            unfaithful_bps=self.unfaithful_bps,
-            contest_bps=self.contest_bps,
-            ceiling=self.ceiling,
-            ceiling_rounds=self.ceiling_rounds,
-        )
+        """Returns the run's penalties."""
+        return self._part(PenaltyTerms)
+
+    def _part(self, kind: type[Part]) -> Part:
+        return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
 
     def problems(self, now: int | None = None) -> list[str]:
         """Why `create_run` refuses these parameters, in the contract's words and order; empty if it does not.
@@ -180,11 +176,4 @@ class RunParams:
         return max(*pools, *bonds, self.ceiling, self.budget) >= AMOUNT_LIMIT
 
     def _all_bps(self) -> tuple[int, ...]:
-        return (
-            self.unrevealed_bps,
-            self.malformed_bps,
-            self.harmful_bps,
-            self.copied_bps,
-            self.unfaithful_bps,
-            self.contest_bps,
-        )
+        return tuple(getattr(self, field.name) for field in fields(self) if field.name.endswith("_bps"))

@@ -199,7 +199,7 @@ class SeatsModel:
         require(open_, "runs: not in report-reveal window")
         self._check_operator(operator, self.tenure(Role.VALIDATOR, seat, round), round)
         record = self.validators[seat]
-        require(round in record.commitments, "runs: not what was sealed")
+        require(round in record.commitments, "runs: not the committed report")
         require(round not in record.reports, "runs: report already revealed")
         record.reports.add(round)
 

@@ -16,6 +16,8 @@ from earnest.cli.app import make_group
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, table
+from earnest.protocol.constants import BPS, MAX_PENALTY_BPS
+from earnest.protocol.penalties import PenaltyTerms
 
 if TYPE_CHECKING:
     from earnest.protocol.recipe import CodecChoice
@@ -33,9 +35,6 @@ Above0 = Annotated[float, Parameter(validator=Number(gte=LEAST, lte=MOST))]
 NotBelow0 = Annotated[float, Parameter(validator=Number(gte=0, lte=MOST))]
 CodecName = Literal["dense-bf16", "int8", "topk-2bit", "lowrank-int4"]
 OVERLAPS = ("none", "delayed", "eager")
-
-UNREVEALED_BPS, WORST_BPS = 100, 5000
-"""The default charge for a commitment that is not revealed, and the most that one penalty can take."""
 
 
 @app.command
@@ -289,7 +288,10 @@ def _chain(
                 "cost_run": coins["all"] * rounds * price,
             }
     if bond is not None:
-        risk = {"unrevealed": bond * UNREVEALED_BPS / 10_000, "worst": bond * WORST_BPS / 10_000}
+        risk = {
+            "unrevealed": bond * PenaltyTerms().unrevealed_bps / BPS,
+            "worst": bond * MAX_PENALTY_BPS / BPS,
+        }
         found |= {"bond": bond, "bond_at_risk": risk}
     return found
 

@@ -28,7 +28,7 @@ def mint(amount: str, /, *, to: str | None = None, flags: SendFlags = SEND) -> A
         Address that gets them (default: your own).
     """
     with Session(flags) as session:
-        if not session.network.local or "PlainToken" not in session.manifest.current.contracts:
+        if not session.network.local or "PlayToken" not in session.manifest.current.contracts:
             raise UsageError(
                 f"the token of {session.network.name} is not ours to mint", "get it where it is traded"
             )

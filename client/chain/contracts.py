@@ -513,7 +513,7 @@ class Registry(Contract):
 class Token(Contract):
     """An ERC-20; `mint` only where the token is our own."""
 
-    ARTIFACT = "PlainToken"
+    ARTIFACT = "PlayToken"
 
     def approve(self, spender: str, amount: int) -> Call:
         return self._call("approve", spender, amount)

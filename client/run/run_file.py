@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from earnest.base.errors import EarnestError
 from earnest.base.strict_json import check_depth
 from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
+from earnest.protocol.penalties import PenaltyTerms
 from earnest.protocol.recipe import Recipe, RecipeError
 from earnest.protocol.run import ZERO_HASH, Level, Role, RunParams
 
@@ -65,15 +66,16 @@ class _Admission(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     open_trainers: bool = False
 
 
-class _Penalties(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    unrevealed_bps: int = 100
-    malformed_bps: int = 100
-    harmful_bps: int = 1000
-    copied_bps: int = 500
-    unfaithful_bps: int = 5000
-    contest_bps: int = 100
-    ceiling: Tokens | None = None
-    ceiling_rounds: int = 10
+_Penalties: Any = msgspec.defstruct(
+    "_Penalties",
+    [
+        ("ceiling", Tokens | None, None) if field.name == "ceiling" else (field.name, int, field.default)
+        for field in fields(PenaltyTerms)
+    ],
+    forbid_unknown_fields=True,
+    frozen=True,
+)
+"""The fields and defaults of `PenaltyTerms`, with the ceiling in tokens."""
 
 
 class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -4,7 +4,7 @@
 """
 @title Certificates
 @license MIT
-@notice Proves where key and PPID lie in a PCK certificate's signed bytes, without reading DER. Protocol section 11.
+@notice Finds key and PPID in a PCK certificate's signed bytes, without reading DER. Protocol section 11.
 @dev What lies directly before each is what DER puts before it and before nothing else: the header of a P-256 key, and
      the PPID's OID in Intel's extension. The CA signed all of it; it signs revocation lists too, which hold neither.
 """
@@ -28,7 +28,7 @@ def _key(tbs: Bytes[1536], at: uint256) -> bytes32[2]:
 @pure
 def _platform(tbs: Bytes[1536], at: uint256) -> bytes32:
     """
-    @return keccak256 of the PPID. It is not optional: who could claim that there is none would evade the limits.
+    @return keccak256 of the PPID. Not optional: omitting it would evade the limits per platform.
     """
     assert at >= 16 and at < len(tbs) and at + 16 <= len(tbs), "attestation: PPID outside"
     assert convert(slice(tbs, at - 16, 16), bytes16) == PPID_PREFIX, "attestation: no PPID there"

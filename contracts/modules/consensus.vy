@@ -3,13 +3,15 @@
 # pragma nonreentrancy on
 """
 @title Consensus
-@notice Stake-weighted medians and verdicts of sealed reports. Protocol section 8.
-@dev Nothing is sorted: whoever settles gives each median as a hint, and one pass over the validators checks it.
+@notice Stake-weighted medians and verdicts of reports. Protocol section 8.
+@dev Nothing is sorted: the caller gives each median as a hint, and one pass over the validators checks it.
      A report is [base root, newest root, evidence hash, seats 0..9, seats 10..19, ...]; in a word, seat 10j + i has
      bits [24 (9 - i), 24 (10 - i)), weight << 8 | verdict. Omitted words mean absent.
-     TrainingRuns reveals no report of fewer than three words.
+     TrainingRuns accepts no report of fewer than three words.
      One threshold throughout: strictly more than half of the active stake T.
 """
+
+from modules import verdicts
 
 struct Tally:
     positive: uint256             # seats with c > 0
@@ -30,9 +32,6 @@ WEIGHTS: constant(uint256) = ONES * (2**16 - 1)
 VERDICT: constant(uint256) = 2**8 - 1
 WEIGHT: constant(uint256) = 2**16 - 1
 
-MALFORMED: constant(uint256) = 3
-HARMFUL: constant(uint256) = 4
-UNFAITHFUL: constant(uint256) = 6
 
 
 @internal
@@ -54,7 +53,7 @@ def _holds_majority(
     reports: DynArray[DynArray[bytes32, 29], 16], stakes: uint256[16], active_stake: uint256, seat: uint256
 ) -> bool:
     """
-    @notice Whether the pair (base root, newest root) of one validator seat's report has more than half of T.
+    @notice True if the pair (base root, newest root) of one validator seat's report has more than half of T.
     """
     if seat >= len(reports) or len(reports[seat]) == 0:
         return False
@@ -109,7 +108,7 @@ def _tally(
             if word & VERDICTS != 0:
                 accepted: uint256 = self._zero_lanes(word & VERDICTS)
                 weights &= unsafe_sub(accepted << 16, accepted)
-                harmful |= self._zero_lanes((word & VERDICTS) ^ (ONES * HARMFUL)) << v
+                harmful |= self._zero_lanes((word & VERDICTS) ^ (ONES * verdicts.HARMFUL)) << v
             # Bit 16 of weight + 2**16 - x says whether weight >= x; no lane borrows from the next.
             over: uint256 = unsafe_sub(weights | (ONES << 16), medians)
             reached |= ((over >> 16) & ONES) << v
@@ -171,7 +170,7 @@ def _verify(
     @return Seats on which verdict 4 holds
     """
     harmed: uint256 = 0
-    over: uint256 = max_value(uint256)  # voters known to hold more than T/2 (none are), and
+    over: uint256 = max_value(uint256)  # voters known to hold more than T/2 (none yet), and
     under: uint256 = 0                  # known not to: validators that agree are looked up once
     place: uint256 = self._place(begin)
     for seat: uint256 in range(begin, stop, bound=10):
@@ -241,7 +240,7 @@ def _subset_sums(stakes: uint256[16]) -> uint256[64]:
 @pure
 def _behind(sums: uint256[64], voters: uint256) -> uint256:
     """
-    @notice Stake of the validators in the low sixteen bits of `voters`, in wei.
+    @notice Sum of the stakes of the validators in the low sixteen bits of `voters`, in wei.
     """
     return (
         sums[voters & 15]
@@ -258,7 +257,7 @@ def _penal_verdict(
 ) -> (uint256, uint256, uint256):
     """
     @notice The verdict out of 3 to 6 that holds for a seat; 0 if none does.
-    @return Verdict, stake behind it in wei, bitmap of the validator seats behind it
+    @return Verdict, stake of the validators that gave it in wei, bitmap of their seats
     """
     index: uint256 = SEATS + seat // LANES_A_WORD
     place: uint256 = self._place(seat)
@@ -267,10 +266,10 @@ def _penal_verdict(
     for v: uint256 in range(len(reports), bound=16):
         if index < len(reports[v]):
             verdict: uint256 = (convert(reports[v][index], uint256) >> place) & VERDICT
-            if verdict >= MALFORMED and verdict <= UNFAITHFUL:
-                held[verdict - MALFORMED] += stakes[v]
-                behind[verdict - MALFORMED] |= 1 << v
+            if verdict >= verdicts.MALFORMED and verdict <= verdicts.UNFAITHFUL:
+                held[verdict - verdicts.MALFORMED] += stakes[v]
+                behind[verdict - verdicts.MALFORMED] |= 1 << v
     for k: uint256 in range(4):
         if held[k] * 2 > active_stake:
-            return k + MALFORMED, held[k], behind[k]
+            return k + verdicts.MALFORMED, held[k], behind[k]
     return 0, 0, 0

@@ -42,7 +42,7 @@ def _valid(digest: bytes32, signature: bytes32[2], key: bytes32[2]) -> bool:
 @view
 def _available() -> bool:
     """
-    @return Whether a signature known to be good passes.
+    @return True if a signature known to be valid passes.
     """
     return self._valid(GOOD_DIGEST, [GOOD_R, GOOD_S], [GOOD_X, GOOD_Y])
 
@@ -51,6 +51,6 @@ def _available() -> bool:
 @view
 def _credulous() -> bool:
     """
-    @return Whether a signature known to be bad passes: then whatever lies at the address is no verifier.
+    @return True if a signature known to be invalid passes: then the code at the address is no verifier.
     """
     return self._valid(GOOD_DIGEST, [GOOD_S, GOOD_R], [GOOD_X, GOOD_Y])

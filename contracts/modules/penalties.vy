@@ -3,14 +3,16 @@
 # pragma nonreentrancy on
 """
 @title Penalties
-@notice What faults cost: amounts, ceilings, locks, contests and their settlement. Protocol section 9.
-@dev A lock is a number here, not a transfer: the bond stays in the vault, and whatever of it has left by the time a
+@notice Penalties: amounts, ceilings, locks, contests and their settlement. Protocol section 9.
+@dev A lock is a number here, not a transfer: the bond stays in the vault, and the part that has left by the time a
      penalty settles (after `exit_delay`) can no longer be seized. Nobody gains from a penalty: roundings favour the bond.
 """
 
 from interfaces import ISettlement
 from interfaces import IStakeVault
 from interfaces import ITrainingRuns
+from modules import constants
+from modules import verdicts
 from modules import wiring
 
 uses: wiring
@@ -20,11 +22,6 @@ CONTESTED: constant(uint256) = 2
 SEIZED: constant(uint256) = 3
 RELEASED: constant(uint256) = 4
 
-VALIDATOR: constant(uint256) = 2
-MALFORMED: constant(uint256) = 3
-HARMFUL: constant(uint256) = 4
-COPIED: constant(uint256) = 5
-UNFAITHFUL: constant(uint256) = 6
 UNREVEALED: constant(String[32]) = "unrevealed"
 
 _penalties: HashMap[bytes32, ISettlement.Penalty]
@@ -48,30 +45,30 @@ def _exists(run: uint256, round: uint256, seat: uint256) -> bool:
 @internal
 @pure
 def _reason(verdict: uint256) -> String[32]:
-    if verdict == MALFORMED:
+    if verdict == verdicts.MALFORMED:
         return "malformed"
-    if verdict == HARMFUL:
+    if verdict == verdicts.HARMFUL:
         return "harmful"
-    return "copied" if verdict == COPIED else "unfaithful"
+    return "copied" if verdict == verdicts.COPIED else "unfaithful"
 
 
 @internal
 @pure
 def _bps(params: ITrainingRuns.RunParams, verdict: uint256) -> uint256:
-    if verdict == MALFORMED:
+    if verdict == verdicts.MALFORMED:
         return params.malformed_bps
-    if verdict == HARMFUL:
+    if verdict == verdicts.HARMFUL:
         return params.harmful_bps
-    if verdict == COPIED:
+    if verdict == verdicts.COPIED:
         return params.copied_bps
-    return params.unfaithful_bps if verdict == UNFAITHFUL else 0
+    return params.unfaithful_bps if verdict == verdicts.UNFAITHFUL else 0
 
 
 @internal
 @view
 def _left(run: uint256, account: address) -> (uint256, uint256):
     """
-    @return Bond, and what of it no other penalty has locked, in wei
+    @return Bond, and the part of it that no other penalty has locked, in wei
     """
     bond: uint256 = staticcall wiring._vault().bond_of(self, run, account)
     return bond, bond - min(bond, self._locked[run][account])
@@ -82,12 +79,12 @@ def _amount(
     run: uint256, params: ITrainingRuns.RunParams, round: uint256, account: address, bps: uint256, exempt: bool
 ) -> uint256:
     """
-    @notice Wei that a fault costs now; counts it against the ceiling of its window of rounds unless exempt.
+    @notice Amount in wei that a fault costs now; counts it against the ceiling of its window of rounds unless exempt.
     """
     bond: uint256 = 0
     left: uint256 = 0
     bond, left = self._left(run, account)
-    amount: uint256 = min(bond * bps // 10_000, left)  # rounds down: the account keeps the remainder
+    amount: uint256 = min(bond * bps // constants.BPS, left)  # rounds down: the account keeps the remainder
     if exempt:
         return amount
     window: uint256 = round // params.ceiling_rounds
@@ -99,7 +96,7 @@ def _amount(
 @internal
 def _charge(run: uint256, params: ITrainingRuns.RunParams, round: uint256, role: uint256, seat: uint256, account: address):
     """
-    @notice An objective fault, committed but not revealed: seized at once.
+    @notice Seize at once for an objective fault: committed but not revealed.
     """
     amount: uint256 = self._amount(run, params, round, account, params.unrevealed_bps, False)
     seized: uint256 = extcall wiring._vault().seize(run, account, amount, UNREVEALED)
@@ -111,9 +108,9 @@ def _charge(run: uint256, params: ITrainingRuns.RunParams, round: uint256, role:
 @internal
 def _record_voters(run: uint256, round: uint256, stakes: uint256[16]):
     """
-    @notice Keep who may vote on the round's penalties, and with what: contests outlive the round's own records.
+    @notice Store the voters of the round's penalties and their stakes: contests last longer than the round's records.
     """
-    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, VALIDATOR, round, 0, 16)
+    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, constants.VALIDATOR, round, 0, 16)
     for v: uint256 in range(len(owners), bound=16):
         if stakes[v] != 0:
             self._voters[run][round][v] = stakes[v] << 160 | convert(owners[v], uint256)
@@ -122,12 +119,12 @@ def _record_voters(run: uint256, round: uint256, stakes: uint256[16]):
 @internal
 def _lock(penalty: ISettlement.Penalty, params: ITrainingRuns.RunParams):
     """
-    @notice Lock what the verdict costs and write the penalty down.
+    @notice Lock the amount that the verdict costs and store the penalty.
     @param penalty Everything but the amount
     """
     locked: ISettlement.Penalty = penalty
     bps: uint256 = self._bps(params, locked.verdict)
-    exempt: bool = locked.verdict == UNFAITHFUL
+    exempt: bool = locked.verdict == verdicts.UNFAITHFUL
     locked.amount = self._amount(locked.run, params, locked.round, locked.account, bps, exempt)
     locked.status = LOCKED
     id: bytes32 = self._id(locked.run, locked.round, locked.seat)
@@ -157,7 +154,7 @@ def _contest(id: bytes32):
     bond: uint256 = 0
     left: uint256 = 0
     bond, left = self._left(penalty.run, penalty.account)
-    amount: uint256 = min(bond * params.contest_bps // 10_000, left)
+    amount: uint256 = min(bond * params.contest_bps // constants.BPS, left)
     self._penalties[id].contest_amount = amount
     self._penalties[id].status = CONTESTED
     self._locked[penalty.run][penalty.account] += amount
@@ -167,7 +164,7 @@ def _contest(id: bytes32):
 @internal
 def _vote(id: bytes32, uphold: bool):
     """
-    @notice Replace the sender's sealed verdict by a vote, with the stake that its validator seat had in the round.
+    @notice Replace the verdict of the sender's report by a vote, with the stake that its validator seat had in the round.
     """
     penalty: ISettlement.Penalty = self._open_penalty(id)
     seat: uint256 = 0
@@ -186,8 +183,8 @@ def _vote(id: bytes32, uphold: bool):
 @view
 def _voter(run: uint256, round: uint256) -> (uint256, uint256):
     """
-    @notice Validator seat and stake of the round for which the sender speaks, as its owner or its operator.
-    @dev Owners first: who names another validator as its operator does not take that validator's own vote away.
+    @notice Validator seat and its stake in the round, of which the sender is owner or operator.
+    @dev Owners first: a validator that names another one as its operator cannot take over that validator's vote.
     """
     for v: uint256 in range(16):
         voter: uint256 = self._voters[run][round][v]
@@ -198,7 +195,7 @@ def _voter(run: uint256, round: uint256) -> (uint256, uint256):
         if voter == 0:
             continue
         owner: address = self._voter_owner(voter)
-        seat: ITrainingRuns.Seat = staticcall wiring._runs().seat_at(run, VALIDATOR, v, round)
+        seat: ITrainingRuns.Seat = staticcall wiring._runs().seat_at(run, constants.VALIDATOR, v, round)
         if msg.sender == seat.operator and owner == seat.owner:
             return v, voter >> 160
     raise "settlement: not a validator"
@@ -207,13 +204,13 @@ def _voter(run: uint256, round: uint256) -> (uint256, uint256):
 @internal
 @pure
 def _voter_owner(voter: uint256) -> address:
-    return convert(voter & convert(max_value(uint160), uint256), address)
+    return convert(voter & constants.ADDRESS_MASK, address)
 
 
 @internal
 def _settle_penalty(id: bytes32):
     """
-    @notice After K: seize and burn what was locked if more than half of T uphold the penalty, else release it.
+    @notice After K: seize and burn the locked amount if more than half of T uphold the penalty, else release it.
     """
     penalty: ISettlement.Penalty = self._get(id)
     assert penalty.status < SEIZED, "settlement: penalty is settled"

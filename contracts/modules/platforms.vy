@@ -4,7 +4,7 @@
 """
 @title Platforms
 @license MIT
-@notice How many keys, and how much bond, one physical machine may hold in a run. Protocol section 11.
+@notice Limits on keys and bond of one physical machine in a run. Protocol section 11.
 @dev A key is one word: trainer (160 bits), expiry (40), bond in units of 2**u wei, rounded down (48), u (8). u is 0, 16, 32,
      .., the first with which the policy's limit fits: tokens of any decimals are counted to 2**-32 of the limit. Words
      are never erased, only taken over, so the first empty one ends the list. A key that was revoked counts until it
@@ -12,6 +12,7 @@
 """
 
 from interfaces import IAttestationRegistry
+from modules import constants
 
 MAX_KEYS: constant(uint256) = 16
 EXPIRY: constant(uint256) = 160
@@ -19,7 +20,6 @@ BOND: constant(uint256) = 200
 BOND_BITS: constant(uint256) = 48
 UNIT_STEP: constant(uint256) = 16
 UNIT: constant(uint256) = 248
-ADDRESS_MASK: constant(uint256) = 2**160 - 1
 EXPIRY_MASK: constant(uint256) = 2**40 - 1
 BOND_MASK: constant(uint256) = 2**48 - 1
 
@@ -30,7 +30,7 @@ _keys: HashMap[uint256, HashMap[bytes32, uint256[MAX_KEYS]]]     # run -> platfo
 @pure
 def _unit(bond_limit: uint256) -> uint256:
     """
-    @return Bits that a bond is shifted by to be counted under the limit.
+    @return Bits by which bonds are shifted before they are counted.
     """
     unit: uint256 = 0
     for i: uint256 in range(5):
@@ -55,8 +55,8 @@ def _take(
     @notice Gives the trainer one of the platform's `limit` places in the run: its own, an expired or an empty one.
     @param oldest t0 of the oldest round still open to reveals. A key that expired later may sign for a round that the
            trainer's new key signs for too, and so keeps its place: in no round do more than `limit` count.
-    @param bond Wei that stand for the trainer; 0 where there is no limit.
-    @param bond_limit Wei that may stand for all of the platform's keys together; 0: no limit.
+    @param bond The trainer's bond in wei; 0 without a limit.
+    @param bond_limit Largest sum of the bonds of all of the platform's keys, in wei; 0: no limit.
     """
     place: uint256 = MAX_KEYS
     unit: uint256 = self._unit(bond_limit)
@@ -64,7 +64,7 @@ def _take(
     together: uint256 = units
     for i: uint256 in range(min(limit, MAX_KEYS), bound=MAX_KEYS):
         word: uint256 = self._keys[run][platform][i]
-        if word & ADDRESS_MASK == convert(trainer, uint256):
+        if word & constants.ADDRESS_MASK == convert(trainer, uint256):
             place = i
         elif (word >> EXPIRY) & EXPIRY_MASK > oldest:
             together += (word >> BOND) & BOND_MASK
@@ -87,7 +87,7 @@ def _counted(run: uint256, platform: bytes32, trainer: address) -> uint256:
         word: uint256 = self._keys[run][platform][i]
         if word == 0:
             break
-        if word & ADDRESS_MASK == convert(trainer, uint256):
+        if word & constants.ADDRESS_MASK == convert(trainer, uint256):
             return (word >> BOND) & BOND_MASK
     return 0
 
@@ -102,7 +102,7 @@ def _list(run: uint256, platform: bytes32) -> DynArray[IAttestationRegistry.Plat
             break
         found.append(
             IAttestationRegistry.PlatformKey(
-                trainer=convert(word & ADDRESS_MASK, address),
+                trainer=convert(word & constants.ADDRESS_MASK, address),
                 expiry=(word >> EXPIRY) & EXPIRY_MASK,
                 bond=((word >> BOND) & BOND_MASK) << (word >> UNIT),
             )

@@ -32,7 +32,7 @@ INTEL_QE: constant(bytes16) = 0x939a7233f79c4ca9940a0db3957f0607
 @pure
 def _read(quote: Bytes[702]) -> IAttestationRegistry.Claims:
     """
-    @notice What a quote says, if it is of a kind that may say it: not debuggable, no foreign hands on the TD.
+    @notice Claims of a quote. Reverts for debuggable enclaves and for TDs under a service TD.
     @return Claims without platform and PCK key, which the certificate names.
     """
     assert len(quote) >= HEADER + SGX, "attestation: quote too short"
@@ -117,7 +117,7 @@ def _claims(quote: Bytes[702], workload: bytes32, report_data: uint256) -> IAtte
 @pure
 def _check_qe(report: bytes32[12], signer: bytes32, product: uint16, min_svn: uint16):
     """
-    @notice A PCK key certifies whatever enclave asked its platform to: only the report says which one did.
+    @notice Check the QE's identity: a PCK key certifies any enclave of its platform, and only the report names it.
     """
     assert convert(report[1], uint256) & (2 << 120) == 0, "attestation: debug QE"
     assert report[4] == signer, "attestation: wrong QE signer"

@@ -3,7 +3,7 @@
 # pragma nonreentrancy on
 """
 @title Round Records
-@notice What settlement remembers of a round: one word, written once a page. Protocol section 8.
+@notice Settlement's record of a round: one word, written once per page. Protocol section 8.
 @dev Counts are of 256 seats at most, so nine bits hold each. Validator seat v's matches are bits 9v .. 9v + 8.
 """
 
@@ -120,7 +120,7 @@ def matches(run: uint256, round: uint256, seat: uint256) -> uint256:
 @view
 def validators_paid(run: uint256, round: uint256) -> bool:
     """
-    @notice Whether `pay_validators` was done.
+    @notice True once `pay_validators` was called.
     """
     return self._has(run, round, PAID)
 
@@ -129,6 +129,6 @@ def validators_paid(run: uint256, round: uint256) -> bool:
 @view
 def charged(run: uint256, round: uint256, role: uint256) -> bool:
     """
-    @notice Whether the objective faults of a role (1 trainers, 2 validators) were charged.
+    @notice True once the objective faults of a role (1 trainers, 2 validators) were charged.
     """
     return self._has(run, round, CHARGED << role)

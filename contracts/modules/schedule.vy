@@ -10,10 +10,12 @@
      limit (5), open trainers (1), commit floor (7), verification level (2), period (26). All windows are half-open.
 """
 
+from interfaces import ITrainingRuns
+
 COMMIT: constant(uint256) = 40
 REVEAL: constant(uint256) = 64
-SCORE_COMMIT: constant(uint256) = 88
-SCORE_REVEAL: constant(uint256) = 112
+REPORT_COMMIT: constant(uint256) = 88
+REPORT_REVEAL: constant(uint256) = 112
 SETTLE: constant(uint256) = 136
 CONTEST: constant(uint256) = 160
 ROUNDS: constant(uint256) = 184
@@ -21,7 +23,7 @@ OVERLAP: constant(uint256) = 200
 TRAINERS: constant(uint256) = 201
 VALIDATORS: constant(uint256) = 210
 OPEN: constant(uint256) = 215
-FLOOR: constant(uint256) = 216             # a commit takes a bond of at least 2**floor wei
+FLOOR: constant(uint256) = 216             # a commit needs a bond of at least 2**floor wei
 LEVEL: constant(uint256) = 223
 PERIOD: constant(uint256) = 225
 
@@ -30,6 +32,26 @@ SECONDS_MASK: constant(uint256) = 2**24 - 1
 ROUNDS_MASK: constant(uint256) = 2**16 - 1
 FLOOR_MASK: constant(uint256) = 2**7 - 1
 LEVEL_MASK: constant(uint256) = 2**2 - 1
+
+
+@internal
+@pure
+def _period(p: ITrainingRuns.RunParams) -> uint256:
+    """
+    @return Seconds between the starts of two rounds.
+    """
+    return p.commit_s if p.overlap else p.commit_s + p.reveal_s + p.report_commit_s + p.report_reveal_s
+
+
+@internal
+@pure
+def _scored_at(p: ITrainingRuns.RunParams, round: uint256) -> uint256:
+    """
+    @return End of the report-reveal window of `round`, when its settle window starts; unix seconds.
+    """
+    scoring: uint256 = p.reveal_s + p.report_commit_s + p.report_reveal_s
+    period: uint256 = p.commit_s if p.overlap else p.commit_s + scoring  # as `_period`, without a copy of the struct
+    return p.start + round * period + p.commit_s + scoring
 
 
 @internal
@@ -73,7 +95,7 @@ def _opens(word: uint256, round: uint256) -> uint256:
 @view
 def _open_round(word: uint256) -> (bool, uint256):
     """
-    @return Whether a round's commit window is open now, and which round's.
+    @return True while a round's commit window is open, and that round.
     """
     start: uint256 = word & START_MASK
     if block.timestamp < start:
@@ -91,7 +113,7 @@ def _open_round(word: uint256) -> (bool, uint256):
 def _clock(word: uint256) -> (uint256, uint256):
     """
     @return The current round and the first one that a change made now applies to: (q, q + 1), or (0, 0) before the
-            start. q stands still two rounds after the last one, the report-only round included.
+            start. q stops two rounds after the last one, the report-only round included.
     """
     start: uint256 = word & START_MASK
     if block.timestamp < start:
@@ -104,7 +126,7 @@ def _clock(word: uint256) -> (uint256, uint256):
 @pure
 def _scoring(word: uint256, round: uint256) -> uint256:
     """
-    @dev Safe for rounds of 32 bits, which callers see to: all fields of the word are far below 2**64.
+    @dev Safe for rounds of 32 bits, which callers ensure: all fields of the word are far below 2**64.
     @return When S of `round` starts, unix seconds.
     """
     since_start: uint256 = unsafe_add(
@@ -131,7 +153,7 @@ def _in_report_commit(word: uint256, round: uint256) -> bool:
     """
     if round > self._rounds(word):
         return False
-    return self._within(self._scoring(word, round), self._seconds(word, SCORE_COMMIT))
+    return self._within(self._scoring(word, round), self._seconds(word, REPORT_COMMIT))
 
 
 @internal
@@ -139,8 +161,8 @@ def _in_report_commit(word: uint256, round: uint256) -> bool:
 def _in_report_reveal(word: uint256, round: uint256) -> bool:
     if round > self._rounds(word):
         return False
-    opens: uint256 = self._scoring(word, round) + self._seconds(word, SCORE_COMMIT)
-    return self._within(opens, self._seconds(word, SCORE_REVEAL))
+    opens: uint256 = self._scoring(word, round) + self._seconds(word, REPORT_COMMIT)
+    return self._within(opens, self._seconds(word, REPORT_REVEAL))
 
 
 @internal

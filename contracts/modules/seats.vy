@@ -4,11 +4,13 @@
 """
 @title Seats
 @license MIT
-@notice Who holds a seat in which round, with which key and stake. Protocol section 3.
+@notice Owner, operator and stake of each seat by round. Protocol section 3.
 @dev Changes count from the next round, while the last two rounds may still be settled: tenures, keys and stakes are
      exact for rounds q-1, q and q+1. A tenure is one word: owner (160 bits), from round, barred until, asked back from
      (24 each), delegated (1). Where the owner is its own operator, that word is all that a commit reads of the seat.
 """
+
+from modules import constants
 
 struct Seat:
     tenure: uint256
@@ -21,9 +23,6 @@ struct Seat:
     operator_before: uint256       # the one before
     operator_first: address        # the one before both
 
-TRAINER: constant(uint256) = 1
-VALIDATOR: constant(uint256) = 2
-MAX_SEATS: constant(uint256) = 256
 SILENT_ROUNDS: constant(uint256) = 8
 FRESH_ROUNDS: constant(uint256) = 2
 
@@ -31,9 +30,6 @@ SINCE: constant(uint256) = 160
 BARRED: constant(uint256) = 184
 ASKED: constant(uint256) = 208
 DELEGATED: constant(uint256) = 1 << 232
-ADDRESS_MASK: constant(uint256) = 2**160 - 1
-ROUND_MASK: constant(uint256) = 2**24 - 1
-AMOUNT_MASK: constant(uint256) = 2**96 - 1
 STAMP_MASK: constant(uint256) = 2**32 - 1
 MEMBER_MASK: constant(uint256) = 2**16 - 1
 
@@ -44,26 +40,26 @@ members: HashMap[uint256, HashMap[address, uint256]]       # run -> account -> s
 @internal
 @pure
 def _key(run: uint256, role: uint256, seat: uint256) -> uint256:
-    assert seat < MAX_SEATS, "runs: no such seat"
+    assert seat < constants.MAX_TRAINERS, "runs: no such seat"
     return (run << 32) | (role << 16) | seat
 
 
 @internal
 @pure
 def _check_role(role: uint256):
-    assert role == TRAINER or role == VALIDATOR, "runs: unknown role"
+    assert role == constants.TRAINER or role == constants.VALIDATOR, "runs: unknown role"
 
 
 @internal
 @pure
 def _owner(tenure: uint256) -> address:
-    return convert(tenure & ADDRESS_MASK, address)
+    return convert(tenure & constants.ADDRESS_MASK, address)
 
 
 @internal
 @pure
 def _round(tenure: uint256, field: uint256) -> uint256:
-    return (tenure >> field) & ROUND_MASK
+    return (tenure >> field) & constants.ROUND_MASK
 
 
 @internal
@@ -81,33 +77,33 @@ def _current(key: uint256) -> uint256:
 @view
 def _tenure_at(key: uint256, round: uint256) -> uint256:
     """
-    @return The tenure that `round` belongs to; zero where nobody holds the seat.
+    @return The tenure that `round` belongs to; zero for a free seat.
     """
     tenure: uint256 = self.seats[key].tenure
-    if (tenure >> SINCE) & ROUND_MASK <= round:
+    if (tenure >> SINCE) & constants.ROUND_MASK <= round:
         return tenure
     tenure = self.seats[key].previous
-    return tenure if (tenure >> SINCE) & ROUND_MASK <= round else 0
+    return tenure if (tenure >> SINCE) & constants.ROUND_MASK <= round else 0
 
 
 @internal
 @view
 def _holder(key: uint256, round: uint256) -> (uint256, address):
     """
-    @dev On the hot path: fields are unpacked in place, and who is its own operator costs no further word.
-    @return Tenure (zero where nobody holds the seat) and operator in `round`.
+    @dev On the hot path: fields are unpacked in place, and an owner that is its own operator needs no further word.
+    @return Tenure (zero for a free seat) and operator in `round`.
     """
     tenure: uint256 = self.seats[key].tenure
-    if (tenure >> SINCE) & ROUND_MASK > round:
+    if (tenure >> SINCE) & constants.ROUND_MASK > round:
         tenure = self._tenure_at(key, round)
     if tenure & DELEGATED == 0:
-        return tenure, convert(tenure & ADDRESS_MASK, address)
+        return tenure, convert(tenure & constants.ADDRESS_MASK, address)
     named: uint256 = self.seats[key].operator
     if named >> SINCE > round:
         named = self.seats[key].operator_before
         if named >> SINCE > round:
             return tenure, self.seats[key].operator_first
-    return tenure, convert(named & ADDRESS_MASK, address)
+    return tenure, convert(named & constants.ADDRESS_MASK, address)
 
 
 @internal
@@ -117,10 +113,10 @@ def _stake_at(key: uint256, round: uint256) -> uint256:
     @return Stake that counts in `round`, wei.
     """
     word: uint256 = self.seats[key].stakes
-    if round >= (word >> 192) & ROUND_MASK:
-        return word & AMOUNT_MASK
+    if round >= (word >> 192) & constants.ROUND_MASK:
+        return word & constants.AMOUNT_MASK
     if round >= word >> 216:
-        return (word >> 96) & AMOUNT_MASK
+        return (word >> 96) & constants.AMOUNT_MASK
     return self.seats[key].stake_before
 
 
@@ -130,12 +126,12 @@ def _set_stake(key: uint256, stake: uint256, round: uint256):
     @dev `round` never falls from call to call: it is the next round.
     """
     word: uint256 = self.seats[key].stakes
-    since: uint256 = (word >> 192) & ROUND_MASK
+    since: uint256 = (word >> 192) & constants.ROUND_MASK
     if since == round:
-        self.seats[key].stakes = (word & ~AMOUNT_MASK) | stake
+        self.seats[key].stakes = (word & ~constants.AMOUNT_MASK) | stake
     else:
-        self.seats[key].stakes = stake | ((word & AMOUNT_MASK) << 96) | (round << 192) | (since << 216)
-        self.seats[key].stake_before = (word >> 96) & AMOUNT_MASK
+        self.seats[key].stakes = stake | ((word & constants.AMOUNT_MASK) << 96) | (round << 192) | (since << 216)
+        self.seats[key].stake_before = (word >> 96) & constants.AMOUNT_MASK
 
 
 @internal
@@ -183,10 +179,10 @@ def _seat(run: uint256, role: uint256, seat: uint256, owner: address, operator: 
 @internal
 def _bar(run: uint256, seat: uint256, round: uint256, until: uint256) -> bool:
     """
-    @dev Bars the trainer that held `seat` in `round`, in the seat it holds by now and in any it takes later.
-    @return Whether somebody held it.
+    @dev Bars the trainer that held `seat` in `round`, in its present seat and in any it takes later.
+    @return False if nobody held the seat.
     """
-    key: uint256 = self._key(run, TRAINER, seat)
+    key: uint256 = self._key(run, constants.TRAINER, seat)
     account: address = self._owner(self._holder(key, round)[0])
     if account == empty(address):
         return False
@@ -203,7 +199,7 @@ def _bar(run: uint256, seat: uint256, round: uint256, until: uint256) -> bool:
 @internal
 @pure
 def _barred(tenure: uint256, until: uint256) -> uint256:
-    return (tenure & ~(ROUND_MASK << BARRED)) | (max(self._round(tenure, BARRED), until) << BARRED)
+    return (tenure & ~(constants.ROUND_MASK << BARRED)) | (max(self._round(tenure, BARRED), until) << BARRED)
 
 
 @internal
@@ -214,14 +210,14 @@ def _ask_back(key: uint256, current: uint256, next: uint256):
     tenure: uint256 = self.seats[key].tenure
     newest: uint256 = max(self._round(tenure, SINCE), self._round(tenure, ASKED))
     assert newest + FRESH_ROUNDS + 1 < current, "runs: seat is still active"
-    self.seats[key].tenure = (tenure & ~(ROUND_MASK << ASKED)) | (next << ASKED)
+    self.seats[key].tenure = (tenure & ~(constants.ROUND_MASK << ASKED)) | (next << ASKED)
 
 
 @internal
 @view
 def _fresh(key: uint256, round: uint256) -> bool:
     """
-    @return Whether the validator joined or asked back at most two rounds before `round`.
+    @return True if the validator joined or asked back at most two rounds before `round`.
     """
     tenure: uint256 = self.seats[key].tenure
     joined: uint256 = self._round(tenure, SINCE)
@@ -235,7 +231,7 @@ def _fresh(key: uint256, round: uint256) -> bool:
 @view
 def _silent(key: uint256, round: uint256) -> bool:
     """
-    @return Whether the seat's tenure is older than eight rounds and committed nothing in the last eight before `round`.
+    @return True if the seat's tenure is older than eight rounds and committed nothing in the last eight before `round`.
     """
     tenure: uint256 = self.seats[key].tenure
     newest: uint256 = max(self._round(tenure, SINCE), self._round(tenure, ASKED))
@@ -277,8 +273,8 @@ def _check_smallest(run: uint256, seat: uint256, seats: uint256, round: uint256)
     """
     @dev Of the trainer seats whose tenure began before `round`, none may have a smaller bond.
     """
-    stake: uint256 = self.seats[self._key(run, TRAINER, seat)].stakes & AMOUNT_MASK
-    for i: uint256 in range(seats, bound=MAX_SEATS):
-        key: uint256 = self._key(run, TRAINER, i)
-        if self.seats[key].stakes & AMOUNT_MASK < stake:
+    stake: uint256 = self.seats[self._key(run, constants.TRAINER, seat)].stakes & constants.AMOUNT_MASK
+    for i: uint256 in range(seats, bound=constants.MAX_TRAINERS):
+        key: uint256 = self._key(run, constants.TRAINER, i)
+        if self.seats[key].stakes & constants.AMOUNT_MASK < stake:
             assert self._round(self.seats[key].tenure, SINCE) >= round, "runs: not the smallest bond"

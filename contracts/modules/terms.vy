@@ -4,26 +4,32 @@
 """
 @title Terms
 @license MIT
-@notice What a run fixes for its life: checked, packed into seven words, unpacked. Protocol section 3.
+@notice A run's terms: checked, packed into seven words, unpacked. Protocol section 3.
 @dev The attestation policy is not among the seven: rounds are settled without it.
 """
 
 from interfaces import IRunTerms
 from interfaces import ITrainingRuns
 from modules import bits
+from modules import constants
 from modules import schedule
 
-AMOUNT_MASK: constant(uint256) = 2**96 - 1
+# Fields above the amounts in `Terms`; the schedule's word has a module of its own.
+SECOND: constant(uint256) = constants.AMOUNT_BITS    # pools: Q; bonds: the validators' minimum
+UNREVEALED: constant(uint256) = 192                  # pools: bps, 16 bits each
+MALFORMED: constant(uint256) = 208
+HARMFUL: constant(uint256) = 224
+COPIED: constant(uint256) = 240
+UNFAITHFUL: constant(uint256) = 192                  # bonds: bps, 16 bits each
+CONTEST: constant(uint256) = 208
+EXIT_DELAY: constant(uint256) = 224                  # bonds: seconds, 24 bits
+CEILING_ROUNDS: constant(uint256) = 96               # ceiling: 16 bits each
+ROUNDS: constant(uint256) = 112
 BPS_MASK: constant(uint256) = 2**16 - 1
 MAX_BPS: constant(uint256) = 5000
-MAX_ROUNDS: constant(uint256) = 65535
-MAX_TRAINERS: constant(uint256) = 256
-MAX_VALIDATORS: constant(uint256) = 16
 INCENTIVE: constant(uint256) = 0
 AUDITED: constant(uint256) = 1
 MAX_LEVEL: constant(uint256) = 3
-DAY: constant(uint256) = 86400
-MAX_EXIT_DELAY: constant(uint256) = 60 * DAY
 
 
 @internal
@@ -39,12 +45,12 @@ def _need(met: bool, reason: String[40]):
 @view
 def _check(p: ITrainingRuns.RunParams):
     """
-    @dev Each bad parameter has its own reason, in the words and the order of `earnest.protocol.run`.
+    @dev Each bad parameter has its own reason, as in `earnest.protocol.run` and in its order.
     """
-    # x - 1 < limit says 1 <= x <= limit: zero wraps around.
-    self._need(unsafe_sub(p.rounds, 1) < MAX_ROUNDS, "runs: rounds out of range")
+    # x - 1 < limit is 1 <= x <= limit: zero wraps around.
+    self._need(unsafe_sub(p.rounds, 1) < constants.MAX_ROUNDS, "runs: rounds out of range")
     for window: uint256 in [p.commit_s, p.reveal_s, p.report_commit_s, p.report_reveal_s, p.settle_s, p.contest_s]:
-        self._need(window <= MAX_EXIT_DELAY, "runs: window too long")
+        self._need(window <= constants.MAX_EXIT_DELAY, "runs: window too long")
     self._need(p.commit_s * p.reveal_s * p.report_commit_s * p.report_reveal_s * p.settle_s != 0, "runs: empty window")
     scored: uint256 = p.reveal_s + p.report_commit_s + p.report_reveal_s
     if p.overlap:
@@ -52,25 +58,25 @@ def _check(p: ITrainingRuns.RunParams):
     else:
         self._need(p.settle_s <= p.commit_s + scored, "runs: settle window too long")
     self._need(p.start <= schedule.START_MASK, "runs: start too late")
-    self._need(p.start >= block.timestamp + self._period(p), "runs: start too early")
-    least_delay: uint256 = p.commit_s + scored + p.settle_s + p.contest_s + DAY
+    self._need(p.start >= block.timestamp + schedule._period(p), "runs: start too early")
+    least_delay: uint256 = p.commit_s + scored + p.settle_s + p.contest_s + constants.DAY
     self._need(p.exit_delay >= least_delay, "runs: exit delay too short")
-    self._need(p.exit_delay <= MAX_EXIT_DELAY, "runs: exit delay too long")
-    self._need(unsafe_sub(p.trainer_limit, 1) < MAX_TRAINERS, "runs: trainer limit out of range")
-    self._need(unsafe_sub(p.validator_limit, 1) < MAX_VALIDATORS, "runs: validator limit out of range")
+    self._need(p.exit_delay <= constants.MAX_EXIT_DELAY, "runs: exit delay too long")
+    self._need(unsafe_sub(p.trainer_limit, 1) < constants.MAX_TRAINERS, "runs: trainer limit out of range")
+    self._need(unsafe_sub(p.validator_limit, 1) < constants.MAX_VALIDATORS, "runs: validator limit out of range")
     self._need(p.trainer_min_bond != 0 and p.validator_min_bond != 0, "runs: zero minimum bond")
     # The budget comes last: by then its parts are known to be small, and it cannot have wrapped.
     budget: uint256 = unsafe_mul(p.rounds, unsafe_add(p.trainer_pool, p.validator_pool))
     for amount: uint256 in [
         p.trainer_min_bond, p.validator_min_bond, p.ceiling, p.trainer_pool, p.validator_pool, budget
     ]:
-        self._need(amount <= AMOUNT_MASK, "runs: amount too large")
+        self._need(amount <= constants.AMOUNT_MASK, "runs: amount too large")
     for bps: uint256 in [
         p.unrevealed_bps, p.malformed_bps, p.harmful_bps, p.copied_bps, p.unfaithful_bps, p.contest_bps
     ]:
         self._need(bps <= MAX_BPS, "runs: penalty too high")
     self._need(p.ceiling_rounds != 0, "runs: zero ceiling window")
-    self._need(p.ceiling_rounds <= MAX_ROUNDS, "runs: ceiling window too long")
+    self._need(p.ceiling_rounds <= constants.MAX_ROUNDS, "runs: ceiling window too long")
     self._need(p.verification != AUDITED and p.verification <= MAX_LEVEL, "runs: level not available")
     if p.verification == INCENTIVE:
         self._need(p.attestation_policy == empty(bytes32), "runs: policy at level 0")
@@ -83,15 +89,9 @@ def _check(p: ITrainingRuns.RunParams):
 
 @internal
 @pure
-def _period(p: ITrainingRuns.RunParams) -> uint256:
-    return p.commit_s if p.overlap else p.commit_s + p.reveal_s + p.report_commit_s + p.report_reveal_s
-
-
-@internal
-@pure
 def _commit_floor(min_bond: uint256) -> uint256:
     """
-    @return Logarithm of half the minimum bond, rounded down: who left and bonds a few wei again puts nothing at stake.
+    @return Logarithm of half the minimum bond, rounded down: the bond that a commit needs.
     """
     return max(bits._span(min_bond // 2), 1) - 1
 
@@ -107,8 +107,8 @@ def _pack(p: ITrainingRuns.RunParams) -> IRunTerms.Terms:
             p.start
             | (p.commit_s << schedule.COMMIT)
             | (p.reveal_s << schedule.REVEAL)
-            | (p.report_commit_s << schedule.SCORE_COMMIT)
-            | (p.report_reveal_s << schedule.SCORE_REVEAL)
+            | (p.report_commit_s << schedule.REPORT_COMMIT)
+            | (p.report_reveal_s << schedule.REPORT_REVEAL)
             | (p.settle_s << schedule.SETTLE)
             | (p.contest_s << schedule.CONTEST)
             | (p.rounds << schedule.ROUNDS)
@@ -118,24 +118,24 @@ def _pack(p: ITrainingRuns.RunParams) -> IRunTerms.Terms:
             | (convert(p.open_trainers, uint256) << schedule.OPEN)
             | (self._commit_floor(p.trainer_min_bond) << schedule.FLOOR)
             | (p.verification << schedule.LEVEL)
-            | (self._period(p) << schedule.PERIOD)
+            | (schedule._period(p) << schedule.PERIOD)
         ),
         pools=(
             p.trainer_pool
-            | (p.validator_pool << 96)
-            | (p.unrevealed_bps << 192)
-            | (p.malformed_bps << 208)
-            | (p.harmful_bps << 224)
-            | (p.copied_bps << 240)
+            | (p.validator_pool << SECOND)
+            | (p.unrevealed_bps << UNREVEALED)
+            | (p.malformed_bps << MALFORMED)
+            | (p.harmful_bps << HARMFUL)
+            | (p.copied_bps << COPIED)
         ),
         bonds=(
             p.trainer_min_bond
-            | (p.validator_min_bond << 96)
-            | (p.unfaithful_bps << 192)
-            | (p.contest_bps << 208)
-            | (p.exit_delay << 224)
+            | (p.validator_min_bond << SECOND)
+            | (p.unfaithful_bps << UNFAITHFUL)
+            | (p.contest_bps << CONTEST)
+            | (p.exit_delay << EXIT_DELAY)
         ),
-        ceiling=p.ceiling | (p.ceiling_rounds << 96) | (p.rounds << 112),
+        ceiling=p.ceiling | (p.ceiling_rounds << CEILING_ROUNDS) | (p.rounds << ROUNDS),
         admission_root=p.admission_root,
         recipe_hash=p.recipe_hash,
         initial_state=p.initial_state,
@@ -147,29 +147,29 @@ def _pack(p: ITrainingRuns.RunParams) -> IRunTerms.Terms:
 def _unpack(t: IRunTerms.Terms, attestation_policy: bytes32) -> ITrainingRuns.RunParams:
     return ITrainingRuns.RunParams(
         start=t.schedule & schedule.START_MASK,
-        rounds=t.ceiling >> 112,
+        rounds=t.ceiling >> ROUNDS,
         commit_s=schedule._seconds(t.schedule, schedule.COMMIT),
         reveal_s=schedule._seconds(t.schedule, schedule.REVEAL),
-        report_commit_s=schedule._seconds(t.schedule, schedule.SCORE_COMMIT),
-        report_reveal_s=schedule._seconds(t.schedule, schedule.SCORE_REVEAL),
+        report_commit_s=schedule._seconds(t.schedule, schedule.REPORT_COMMIT),
+        report_reveal_s=schedule._seconds(t.schedule, schedule.REPORT_REVEAL),
         settle_s=schedule._seconds(t.schedule, schedule.SETTLE),
         contest_s=schedule._seconds(t.schedule, schedule.CONTEST),
         overlap=(t.schedule >> schedule.OVERLAP) & 1 == 1,
         trainer_limit=(t.schedule >> schedule.TRAINERS) & 511,
         validator_limit=(t.schedule >> schedule.VALIDATORS) & 31,
-        trainer_pool=t.pools & AMOUNT_MASK,
-        validator_pool=(t.pools >> 96) & AMOUNT_MASK,
-        trainer_min_bond=t.bonds & AMOUNT_MASK,
-        validator_min_bond=(t.bonds >> 96) & AMOUNT_MASK,
-        exit_delay=t.bonds >> 224,
-        unrevealed_bps=(t.pools >> 192) & BPS_MASK,
-        malformed_bps=(t.pools >> 208) & BPS_MASK,
-        harmful_bps=(t.pools >> 224) & BPS_MASK,
-        copied_bps=t.pools >> 240,
-        unfaithful_bps=(t.bonds >> 192) & BPS_MASK,
-        contest_bps=(t.bonds >> 208) & BPS_MASK,
-        ceiling=t.ceiling & AMOUNT_MASK,
-        ceiling_rounds=(t.ceiling >> 96) & BPS_MASK,
+        trainer_pool=t.pools & constants.AMOUNT_MASK,
+        validator_pool=(t.pools >> SECOND) & constants.AMOUNT_MASK,
+        trainer_min_bond=t.bonds & constants.AMOUNT_MASK,
+        validator_min_bond=(t.bonds >> SECOND) & constants.AMOUNT_MASK,
+        exit_delay=t.bonds >> EXIT_DELAY,
+        unrevealed_bps=(t.pools >> UNREVEALED) & BPS_MASK,
+        malformed_bps=(t.pools >> MALFORMED) & BPS_MASK,
+        harmful_bps=(t.pools >> HARMFUL) & BPS_MASK,
+        copied_bps=t.pools >> COPIED,
+        unfaithful_bps=(t.bonds >> UNFAITHFUL) & BPS_MASK,
+        contest_bps=(t.bonds >> CONTEST) & BPS_MASK,
+        ceiling=t.ceiling & constants.AMOUNT_MASK,
+        ceiling_rounds=(t.ceiling >> CEILING_ROUNDS) & BPS_MASK,
         verification=schedule._level(t.schedule),
         attestation_policy=attestation_policy,
         open_trainers=(t.schedule >> schedule.OPEN) & 1 == 1,

@@ -4,7 +4,7 @@
 """
 @title Token
 @license MIT
-@notice Moves the one ERC-20 that the vault holds, and trusts it with nothing.
+@notice Moves the one ERC-20 that the vault holds, without trusting it.
 @dev Tokens that return nothing are accepted; `false` and short deliveries revert. Protocol section 2.
 """
 
@@ -35,7 +35,7 @@ def _pull(account: address, amount: uint256):
 def _push(account: address, amount: uint256):
     """
     @dev Sends `amount` wei to `account`; a token that takes more than that from the vault reverts.
-         What a later fee keeps from the receiver is not checked: that would lock everybody's money.
+         The amount that arrives is not checked: a later fee would lock everybody's money.
     """
     before: uint256 = staticcall IERC20(TOKEN).balanceOf(self)
     assert extcall IERC20(TOKEN).transfer(account, amount, default_return_value=True), "vault: transfer refused"

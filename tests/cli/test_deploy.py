@@ -20,7 +20,7 @@ def test_what_is_planned_is_what_is_deployed_and_it_verifies(bare: Place, tmp_pa
     assert not (tmp_path / "manifest.json").exists()
     deployed = cli("deploy", "run", *bare.acting("sponsor"), *manifest, "--json").document
     assert {one["name"]: one["address"] for one in planned["contracts"]} == deployed["contracts"]
-    assert planned["token"] == deployed["token"] == deployed["contracts"]["PlainToken"]
+    assert planned["token"] == deployed["token"] == deployed["contracts"]["PlayToken"]
     verified = cli("deploy", "verify", *bare.reading(), *manifest, "--json")
     assert verified.code == 0
     assert verified.document["ok"]

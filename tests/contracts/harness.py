@@ -350,7 +350,7 @@ def system(evm: Evm | None = None, registry: str | None = None) -> System:
     """
     evm = evm or Evm()
     deployer, sink = account("deployer"), account("sink")
-    money = evm.deploy("PlainToken", "Test", "TEST")
+    money = evm.deploy("PlayToken", "Test", "TEST")
     vault = evm.deploy("StakeVault", money.address, sink)
     terms = evm.deploy("RunTerms")
     runs_address, next_address = (create_address(deployer, evm.nonce(deployer) + i) for i in (1, 2))

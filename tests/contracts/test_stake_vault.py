@@ -25,7 +25,7 @@ def evm() -> Evm:
 
 @pytest.fixture
 def token(evm: Evm) -> Contract:
-    return evm.deploy("PlainToken", "Test", "TEST")
+    return evm.deploy("PlayToken", "Test", "TEST")
 
 
 @pytest.fixture

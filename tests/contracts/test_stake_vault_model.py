@@ -31,7 +31,7 @@ class VaultMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.evm = Evm()
-        self.token = self.evm.deploy("PlainToken", "Test", "TEST")
+        self.token = self.evm.deploy("PlayToken", "Test", "TEST")
         self.vault = self.evm.deploy("StakeVault", self.token.address, SINK)
         self.model = VaultModel()
         self.flushed = 0

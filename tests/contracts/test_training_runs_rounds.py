@@ -389,11 +389,11 @@ def test_only_what_was_sealed_can_be_opened_and_only_by_the_operator(run: Run) -
     run.seed(0)
     run.seal({0: REPORT})
     run.enter("report_reveal")
-    with refused("runs: not what was sealed"):
+    with refused("runs: not the committed report"):
         run.unseal({0: report([accepted(101)])})
-    with refused("runs: not what was sealed"):
+    with refused("runs: not the committed report"):
         runs.report_reveal(run.id, 0, 0, REPORT.words(), bytes(32), sender=who)
-    with refused("runs: not what was sealed"):
+    with refused("runs: not the committed report"):
         run.unseal({1: REPORT})
     with refused("runs: not the operator"):
         runs.report_reveal(run.id, 0, 0, REPORT.words(), SALT, sender=STRANGER)

@@ -68,8 +68,8 @@ def refusal(provider: BaseProvider, method: str, *params: Any) -> dict[str, Any]
 
 
 def deploy_token(devnet: Devnet, deployer: LocalAccount = sponsor) -> str:
-    """PlainToken, by the first transaction of its deployer, who may mint."""
-    data = load_artifact("PlainToken").bytecode + encode(["string", "string"], ["Token", "TOK"])
+    """PlayToken, by the first transaction of its deployer, who may mint."""
+    data = load_artifact("PlayToken").bytecode + encode(["string", "string"], ["Token", "TOK"])
     hash_ = devnet.send(signed(deployer, 0, to="", value=0, data=data, gas=2_000_000))
     receipt = ask(DevnetProvider(devnet), "eth_getTransactionReceipt", "0x" + hash_.hex())
     assert receipt["status"] == "0x1"

@@ -51,7 +51,7 @@ def test_the_check_fails_for_an_artifact_that_differs_from_its_source(compiled, 
 
 def test_every_deployable_has_an_artifact():
     assert {source.stem for source in sources(CONTRACTS)} == set(ARTIFACTS)
-    assert {"PlainToken", "StakeVault", "Settlement", "TrainingRuns"} <= set(ARTIFACTS)
+    assert {"PlayToken", "StakeVault", "Settlement", "TrainingRuns"} <= set(ARTIFACTS)
 
 
 def test_another_folder_and_another_working_directory_give_the_same_bytes(compiled, tmp_path, monkeypatch):
@@ -78,10 +78,10 @@ def test_an_unknown_artifact_lists_those_that_exist():
 
 
 def test_a_changed_missing_or_stale_artifact_is_found(compiled, tmp_path):
-    artifacts = {"PlainToken": compiled["PlainToken"]}
+    artifacts = {"PlayToken": compiled["PlayToken"]}
     write(artifacts, tmp_path)
     assert problems(artifacts, tmp_path) == []
-    path = tmp_path / "PlainToken.json"
+    path = tmp_path / "PlayToken.json"
     text = path.read_text()
     path.write_text(text.replace('"evm": "cancun"', '"evm": "prague"'))
     assert len(problems(artifacts, tmp_path)) == 1

@@ -41,7 +41,7 @@ from tests.deploy.chain import (
     trainer,
 )
 
-ORDER = ["PlainToken", "StakeVault", "RunTerms", "Settlement", "TrainingRuns", "AttestationRegistry"]
+ORDER = ["PlayToken", "StakeVault", "RunTerms", "Settlement", "TrainingRuns", "AttestationRegistry"]
 
 
 def run(devnet: Devnet, plan: DeploymentPlan, path: Path, **options) -> Manifest:
@@ -84,7 +84,7 @@ def test_every_contract_of_a_plan_is_told_the_addresses_of_the_others(deployer: 
     ]
     args = {planned.name: planned.args for planned in plan.contracts}
     vault, terms, settlement, runs, registry = (plan.address(name) for name in ORDER[1:])
-    assert args["StakeVault"] == {"token": plan.address("PlainToken"), "sink": SINK}
+    assert args["StakeVault"] == {"token": plan.address("PlayToken"), "sink": SINK}
     assert args["Settlement"] == {"vault": vault, "runs": runs}
     assert args["TrainingRuns"] == {
         "settlement": settlement,
@@ -134,7 +134,7 @@ def test_a_deployment_is_recorded_whole_and_verifies(tmp_path):
     assert load_manifest(path) == manifest
     assert manifest.current.complete
     assert manifest.first_block == 1
-    assert manifest.address("Token") == manifest.address("PlainToken")
+    assert manifest.address("Token") == manifest.address("PlayToken")
     assert failures(devnet, manifest) == []
 
 

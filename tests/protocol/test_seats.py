@@ -209,7 +209,7 @@ def test_report_windows_are_half_open():
     refused("already committed", seats.report_commit, "validator", 0, 0, commit.end - 1)
     refused("not in report-reveal window", seats.report_reveal, "validator", 0, 0, reveal.end)
     refused("not in report-reveal window", seats.report_reveal, "validator", 0, 0, reveal.start - 1)
-    refused("not what was sealed", seats.report_reveal, "validator", 1, 0, at(1) + 130)
+    refused("not the committed report", seats.report_reveal, "validator", 1, 0, at(1) + 130)
     seats.report_reveal("validator", 0, 0, reveal.end - 1)
     refused("report already revealed", seats.report_reveal, "validator", 0, 0, reveal.end - 1)
 

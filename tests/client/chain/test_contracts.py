@@ -62,7 +62,7 @@ def contracts(chain: Chain, world: World) -> Contracts:
     rich = world.tester.get_accounts()[0]
     nonce = world.tester.get_nonce(rich)
     token, vault, terms, settlement, runs, registry = (created_at(rich, nonce + i) for i in range(6))
-    assert deploy(world, "PlainToken", ["string", "string"], ["Earnest", "EARN"]) == token
+    assert deploy(world, "PlayToken", ["string", "string"], ["Earnest", "EARN"]) == token
     assert deploy(world, "StakeVault", ["address", "address"], [token, SINK]) == vault
     assert deploy(world, "RunTerms", [], []) == terms
     assert deploy(world, "Settlement", ["address", "address"], [vault, runs]) == settlement

@@ -2,7 +2,7 @@
 # pragma evm-version cancun
 # pragma nonreentrancy on
 """
-@title Plain Token
+@title Play Token
 @license MIT
 @notice An ERC-20 whose deployer mints at will: for local chains and tests, worth nothing anywhere else.
 """
