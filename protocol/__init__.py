@@ -1,7 +1,7 @@
 """The protocol as pure Python: one file per section of `docs/protocol.md`.
 
-No I/O, no clock, no network, no randomness but the seeds passed in. The contracts must agree with every
-function here that both compute, to the last wei.
+No I/O, no clock, no network, and no randomness except the seeds passed in. The contracts must agree with every function
+that both compute, to the last wei.
 
 | section | file |
 |---|---|

@@ -1,8 +1,7 @@
-"""Who trains on what, and what it is judged by. Protocol section 6.
+"""Assignment of samples to trainers, and the held-out sample that judges them. Protocol section 6.
 
-Every trainer works on an equal random part of the pool, and nobody can train on what it will be judged
-by: the held-out sample comes out of ids that nobody was assigned, by a seed that is drawn when all
-updates lie open.
+Every trainer works on an equal random part of the pool. Nobody can train on the samples that judge the round: the
+held-out sample is drawn from ids that nobody was assigned, by a seed that is drawn when all updates are public.
 """
 
 from collections.abc import Sequence
@@ -13,24 +12,20 @@ from earnest.protocol.seed import shuffled
 
 @dataclass(frozen=True)
 class RoundSamples:
-    """One round's ids. `assigned[seat]` is in training order, `remainder` ascending."""
+    """Sample ids of one round. `assigned[seat]` is in training order, `remainder` ascending."""
 
     assigned: dict[int, tuple[int, ...]]
     remainder: tuple[int, ...]
     held_out_size: int
 
     def held_out(self, own_seed: bytes) -> tuple[int, ...]:
-        """B: the first |B| of the remainder, shuffled with the round's own seed."""
+        """Returns B: the first |B| ids of the remainder, shuffled with the round's own seed."""
         return tuple(shuffled(self.remainder, own_seed, self.held_out_size))
-
-    def own(self, seat: int, own_seed: bytes, count: int) -> tuple[int, ...]:
-        """`count` of what the seat was assigned, trained on or not, drawn with the round's own seed."""
-        return tuple(shuffled(self.assigned[seat], own_seed, count))
 
 
 @dataclass
 class SamplePool:
-    """Ids 0 .. size - 1, handed out in passes. `unassigned` is U: what is left of this pass, ascending.
+    """Ids 0 .. size - 1, assigned in passes. `unassigned` is U: the rest of this pass, ascending.
 
     A late joiner replays `assign` over all rounds so far.
     """
@@ -45,7 +40,7 @@ class SamplePool:
     unassigned: list[int] = field(default_factory=list[int])
 
     def check(self, trainer_limit: int) -> None:
-        """Raise ValueError when the pool is too small for a run with that many trainers."""
+        """Raises ValueError if the pool is too small for a run with that many trainers."""
         need = trainer_limit * self.per_seat + self.held_out
         if self.size < need:
             raise ValueError(
@@ -54,11 +49,11 @@ class SamplePool:
             )
 
     def assign(self, seed: bytes, seats: Sequence[int]) -> RoundSamples:
-        """Hand consecutive blocks of the shuffled U to the seats, in ascending order, and take them out of U.
+        """Assigns consecutive blocks of the shuffled U to the seats, in ascending order, and removes them from U.
 
         `seats` are the trainer seats active at t0; `seed` is that of `Schedule.assignment_seed_round`, or
-        the fallback. A new pass over the whole pool starts when U is too small for them and B. Raises
-        ValueError when the pool itself is.
+        the fallback. A new pass over the pool starts when U is too small for the seats and B. Raises ValueError if the
+        pool is too small.
         """
         seats = sorted(seats)
         self.check(len(seats))
@@ -66,8 +61,8 @@ class SamplePool:
         if len(self.unassigned) < taken + self.held_out:
             self.unassigned = list(range(self.size))
         drawn = shuffled(self.unassigned, seed, taken)
-        gone = set(drawn)
-        self.unassigned = [i for i in self.unassigned if i not in gone]
+        assigned = set(drawn)
+        self.unassigned = [i for i in self.unassigned if i not in assigned]
         blocks = {
             seat: tuple(drawn[k * self.per_seat : (k + 1) * self.per_seat]) for k, seat in enumerate(seats)
         }

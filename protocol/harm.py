@@ -1,4 +1,4 @@
-"""Harm as a statement about probability: an e-process, valid however long one looks. Protocol section 7.
+"""Harm as a statement about probability: an e-process, valid at every stopping time. Protocol section 7.
 
 **Null.** "Given everything before it, the next sequence's gain, clipped to [-b, b], has a mean >= -delta."
 
@@ -8,15 +8,15 @@ fraction lambda of it on every y, where lambda >= 0 is fixed before y is seen:
 
     W *= 1 + lambda * y
 
-As lambda <= 1 / (2 (b + delta)), a factor is at least 1/2, so W stays positive; and its conditional mean
-is W (1 + lambda E[y]) <= W. So W is a test supermartingale (this is the betting construction of
-Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86, 2024,
-section 4, for a one-sided null), and Ville's inequality gives
+As lambda <= 1 / (2 (b + delta)), a factor is at least 1/2, so W stays positive; and its conditional mean is
+W (1 + lambda E[y]) <= W. So W is a test supermartingale (the betting construction of Waudby-Smith and Ramdas,
+"Estimating means of bounded random variables by betting", JRSS B 86, 2024, section 4, for a one-sided null), and
+Ville's inequality gives
 
     P(W ever exceeds 1/alpha) <= alpha      under the null,
 
-at every stopping time, for any bettor. Multiplying a round's factor down (the cap) keeps a supermartingale a
-supermartingale, so one freak round convicts nobody at no price in validity.
+at every stopping time, for any bettor. Capping the factor of a round keeps W a supermartingale, so the cap keeps one
+freak round from convicting anybody and costs no validity.
 
 **The bettor.** Any predictable lambda is valid; a good one makes ln W grow. The loss of a bet, -ln(1 +
 lambda y), is exp-concave, so the online Newton step has logarithmic regret against the best constant bet
@@ -27,19 +27,17 @@ derivative of ln(1 + lambda y),
     z = y / (1 + lambda y)    A += z²    lambda = clamp(lambda + 2 / (2 - ln 3) * z / A, 0, 1 / (2 (b +
     delta)))
 
-where 2 / (2 - ln 3) is the step that belongs to bets of at most half the wealth, and A starts at 1. The
-lower end 0 makes the bet one-sided: good sequences never turn into evidence of harm.
+where 2 / (2 - ln 3) is the step for bets of at most half the wealth, and A starts at 1. The lower limit 0 makes the
+bet one-sided: good sequences never count as harm.
 
-**Two processes.** Harmful means that the smaller of two processes, on held-out and on the trainer's own
-data, exceeds the threshold. If either null holds, the smaller one exceeds 1/alpha' with probability at
-most alpha'.
+**Two processes.** A trainer is harmful if the smaller of two processes, on held-out and on its own data, exceeds the
+threshold. If either null holds, the smaller one exceeds 1/alpha' with probability at most alpha'.
 
 **A run's error.** The threshold 1/alpha' spreads alpha over the restarts (every 10 rounds, so that past
 good rounds are no credit) and over the trainer seats by a union bound, which needs no independence:
-alpha' = alpha * min(1, 10 / rounds) / trainer limit. Validators that share a seed are one piece of
-evidence.
+alpha' = alpha * min(1, 10 / rounds) / trainer limit. Validators that share a seed make one test, not several.
 
-All float64, one operation at a time, so that two validators with the same gains agree to the last bit.
+All arithmetic is float64, one operation at a time, so that validators with the same gains agree to the last bit.
 """
 
 from collections.abc import Iterable
@@ -51,13 +49,13 @@ ONS_STEP = 2 / (2 - log(3))
 
 @dataclass(frozen=True)
 class HarmTerms:
-    """A recipe's parameters of the test; gains are in nats per byte."""
+    """Parameters of the test, from the recipe; gains are in nats per byte."""
 
     bound: float = 0.2
     """b: gains are clipped to ±b."""
 
     delta: float = 0.005
-    """The mean loss per sequence that is still no harm."""
+    """Mean increase of the loss per sequence that does not count as harm."""
 
     round_cap: float = 1e3
     """The largest factor of one round."""
@@ -66,7 +64,7 @@ class HarmTerms:
     """Rounds 0 to 9 are one test, 10 to 19 the next."""
 
     alpha: float = 1e-6
-    """Probability that a whole run finds any harmless trainer harmful, at most."""
+    """Largest probability that a run finds any harmless trainer harmful."""
 
     def __post_init__(self) -> None:
         if not (self.bound > 0 and self.delta >= 0 and self.delta < self.bound):
@@ -76,18 +74,18 @@ class HarmTerms:
 
     @property
     def largest_bet(self) -> float:
-        """Half of what could be lost on one sequence: lambda <= 1 / (2 (b + delta))."""
+        """Largest lambda, 1 / (2 (b + delta)): one sequence costs at most half of the wealth."""
         return 1 / (2 * (self.bound + self.delta))
 
 
 def threshold(terms: HarmTerms, rounds: int, trainer_limit: int) -> float:
-    """1 / alpha', which both processes must exceed."""
+    """Returns 1 / alpha', which both processes must exceed for verdict 4."""
     return trainer_limit / (terms.alpha * min(1.0, terms.restart_rounds / rounds))
 
 
 @dataclass(frozen=True)
 class EProcess:
-    """One test supermartingale with its bettor's state. The fields are all there is to save."""
+    """One test supermartingale and the state of its bettor."""
 
     wealth: float = 1.0
     bet: float = 0.0
@@ -97,10 +95,10 @@ class EProcess:
     """A"""
 
     def update_round(self, gains: Iterable[float], terms: HarmTerms) -> "EProcess":
-        """The process after one round's gains (nats per byte, in draw order).
+        """Returns the process after one round's gains (nats per byte, in draw order).
 
-        The bettor learns from every sequence; the round's factor is capped. Raises ValueError on NaN: a
-        loss that is not a number after an update is a gain of -inf, and saying so is the caller's part.
+        The bettor learns from every sequence; the round's factor is capped. Raises ValueError on NaN: the caller has to
+        turn a loss that is NaN after the update into a gain of -inf.
         """
         factor, bet, curvature = 1.0, self.bet, self.curvature
         for gain in gains:
@@ -117,7 +115,7 @@ class EProcess:
 
 @dataclass(frozen=True)
 class HarmTest:
-    """The two processes of one trainer, and the restart window they belong to."""
+    """The two processes of one trainer, and their restart window."""
 
     held_out: EProcess = EProcess()
     own: EProcess = EProcess()
@@ -126,14 +124,13 @@ class HarmTest:
     def update_round(
         self, round: int, held_out: Iterable[float], own: Iterable[float], terms: HarmTerms
     ) -> "HarmTest":
-        """The test after one round's gains on held-out and on the trainer's own sequences.
+        """Returns the test after one round's gains on held-out and on the trainer's own sequences.
 
-        Round 0 is evidence of nothing and must be skipped by the caller (ValueError). Restarts are
-        aligned to the run's rounds, so that validators that missed some agree again from the next window
-        on.
+        Restarts are aligned to the run's rounds, so that validators that missed some agree again from the next window
+        on. Raises ValueError for round 0, which the caller has to skip.
         """
         if round < 1:
-            raise ValueError("round 0 is no evidence")
+            raise ValueError("round 0 is not tested for harm")
         window = round // terms.restart_rounds
         test = self if window == self.window else HarmTest(window=window)
         return HarmTest(
@@ -146,9 +143,9 @@ class HarmTest:
         return min(self.held_out.wealth, self.own.wealth)
 
     def harmful(self, limit: float) -> bool:
-        """Whether the evidence exceeds the threshold (see `threshold`)."""
+        """True if the e-value exceeds `limit` (see `threshold`)."""
         return self.e_value > limit
 
     def restarted(self) -> "HarmTest":
-        """After a verdict both processes start again."""
+        """Returns a new test for the same window, as after a verdict."""
         return HarmTest(window=self.window)

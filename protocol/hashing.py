@@ -8,7 +8,7 @@ from eth_hash.auto import keccak
 
 
 def keccak_abi(types: Sequence[str], values: Sequence[Any]) -> bytes:
-    """`keccak256(abi.encode(values))`, 32 bytes.
+    """Returns `keccak256(abi.encode(values))`, 32 bytes.
 
     Raises `eth_abi.exceptions.EncodingError` when a value does not fit its type.
     """

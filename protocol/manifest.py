@@ -1,4 +1,4 @@
-"""A trainer's claim about one round, and the commitment to it. Protocol sections 5 and 13."""
+"""The manifest, a trainer's claim about one round, and the commitment to it. Protocol sections 5 and 13."""
 
 from dataclasses import astuple, dataclass
 
@@ -26,7 +26,7 @@ TYPE_HASH = keccak(TYPE.encode())
 
 @dataclass(frozen=True)
 class Manifest:
-    """Who trained what from where. Only its hash is on chain before the reveal."""
+    """A trainer's claim about one round. Only its hash is committed before the reveal."""
 
     run: int
     round: int
@@ -48,21 +48,21 @@ class Manifest:
     steps: int
     tokens: int
     size: int
-    """Bytes of the payload file. Steps, tokens and size are for the record, never for pay."""
+    """Bytes of the payload file. Steps, tokens and size are recorded and never used for pay."""
 
     def as_tuple(self) -> tuple[int, int, str, bytes, bytes, bytes, bytes, int, int, int]:
-        """The fields in the contract's order."""
+        """Returns the fields in the contract's order."""
         return astuple(self)
 
     def hash(self) -> bytes:
-        """EIP-712 `hashStruct`, 32 bytes."""
+        """Returns the EIP-712 `hashStruct`, 32 bytes."""
         return keccak_abi(["bytes32", *FIELD_TYPES.values()], [TYPE_HASH, *self.as_tuple()])
 
 
 def commitment(
     chain_id: int, contract: str, run: int, round: int, trainer: str, manifest_hash: bytes, salt: bytes
 ) -> bytes:
-    """What a trainer commits to. It binds chain, contract, run, round and the owner: a copy is worthless.
+    """Returns a trainer's commitment. It binds chain, contract, run, round and owner, so a copy is worthless.
 
     `contract` is TrainingRuns, `salt` 32 random bytes.
     """
@@ -73,5 +73,5 @@ def commitment(
 
 
 def slot(commitment: bytes, round: int) -> bytes:
-    """The stored word: the commitment's first 28 bytes, then the round as big-endian uint32."""
+    """Returns the stored word: the commitment's first 28 bytes, then the round as big-endian uint32."""
     return commitment[:28] + round.to_bytes(4, "big")

@@ -1,8 +1,8 @@
 """Merkle trees. Protocol sections 5 and 13.
 
 Contents (payloads, states, sample lists) are SHA-256 trees over 1 MiB chunks with RFC 6962 prefixes, so that
-a partial download can be checked and a leaf never passes for a node. Admission lists are keccak trees that
-the contract can check: double-hashed leaves, sorted pairs.
+no leaf is mistaken for an inner node. Admission lists are keccak trees that the contract can check: leaves hashed
+twice, pairs sorted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def root_of_leaves(leaves: Sequence[bytes]) -> bytes:
-    """Root over leaf hashes. An empty list has the hash of the empty string as its root."""
+    """Returns the root over leaf hashes; that of an empty list is the hash of the empty string."""
     if not leaves:
         return sha256(b"").digest()
     level = list(leaves)
@@ -42,23 +42,18 @@ def root_of_leaves(leaves: Sequence[bytes]) -> bytes:
 
 
 def _parents(level: Sequence[bytes]) -> list[bytes]:
-    """Pairs hashed, an odd last one promoted: the same tree as RFC 6962's split at a power of two."""
+    """Hashes pairs and promotes an odd last one: the same tree as RFC 6962's split at a power of two."""
     paired = [node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
     return paired + list(level[len(level) - len(level) % 2 :])
 
 
-def tree_root(chunks: Iterable[bytes]) -> bytes:
-    """Root over the given leaves' contents, each hashed as one leaf."""
-    return root_of_leaves([leaf_hash(chunk) for chunk in chunks])
-
-
 def content_leaves(data: bytes | Iterable[bytes]) -> list[bytes]:
-    """Leaf hashes of a content's 1 MiB chunks. An iterable's pieces may be of any size."""
+    """Returns the leaf hashes of a content's 1 MiB chunks. An iterable's pieces may be of any size."""
     return [leaf_hash(chunk) for chunk in _chunks(data)]
 
 
 def content_root(data: bytes | Iterable[bytes]) -> bytes:
-    """Root of a content: the name under which it is stored."""
+    """Returns the root of a content, under which it is stored."""
     return root_of_leaves(content_leaves(data))
 
 
@@ -74,38 +69,8 @@ def _chunks(data: bytes | Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(pending)
 
 
-def inclusion_proof(leaves: Sequence[bytes], i: int) -> list[bytes]:
-    """Audit path of leaf hash i, from the leaf's sibling up (RFC 6962, section 2.1.1)."""
-    if not 0 <= i < len(leaves):
-        raise IndexError(f"leaf {i} of {len(leaves)}")
-    proof = []
-    level = list(leaves)
-    while len(level) > 1:
-        sibling = i ^ 1
-        if sibling < len(level):
-            proof.append(level[sibling])
-        level = _parents(level)
-        i //= 2
-    return proof
-
-
-def verify_inclusion(root: bytes, leaf: bytes, i: int, n: int, proof: Sequence[bytes]) -> bool:
-    """Whether `leaf` (a leaf hash) is number i of the n leaves under `root`."""
-    if not 0 <= i < n:
-        return False
-    node, rest = leaf, list(proof)
-    while n > 1:
-        if i ^ 1 < n:
-            if not rest:
-                return False
-            sibling = rest.pop(0)
-            node = node_hash(sibling, node) if i % 2 else node_hash(node, sibling)
-        i, n = i // 2, (n + 1) // 2
-    return not rest and node == root
-
-
 def samples_root(ids: Iterable[int]) -> bytes:
-    """Root of a list of sample ids: the ids as uint32 little-endian, in training order."""
+    """Returns the root of a list of sample ids: the ids as uint32 little-endian, in training order."""
     ids = tuple(ids)
     return content_root(pack(f"<{len(ids)}I", *ids))
 
@@ -114,7 +79,7 @@ def samples_root(ids: Iterable[int]) -> bytes:
 
 
 def admission_leaf(address: str, role: int) -> bytes:
-    """keccak256(keccak256(address, uint8 role)): hashed twice, so that no inner node passes for a leaf."""
+    """keccak256(keccak256(address, uint8 role)): hashed twice, so that no inner node is mistaken for a leaf."""
     return keccak(keccak_abi(["address", "uint8"], [address, int(role)]))
 
 
@@ -123,7 +88,7 @@ def _admission_node(a: bytes, b: bytes) -> bytes:
 
 
 def _admission_levels(entries: Iterable[Entry]) -> list[list[bytes]]:
-    """All levels of the tree, leaves (sorted, each once) first. No entries: one level that holds zero."""
+    """Returns all levels of the tree, leaves (sorted, unique) first; without entries one level with a zero leaf."""
     leaves = sorted({admission_leaf(address, role) for address, role in entries}) or [bytes(32)]
     levels = [leaves]
     while len(levels[-1]) > 1:
@@ -134,12 +99,12 @@ def _admission_levels(entries: Iterable[Entry]) -> list[list[bytes]]:
 
 
 def admission_root(entries: Iterable[Entry]) -> bytes:
-    """Root of the admitted (address, role) pairs, in any order; zero when nobody is admitted."""
+    """Returns the root of the admitted (address, role) pairs, in any order; zero if there are none."""
     return _admission_levels(entries)[-1][0]
 
 
 def admission_proof(entries: Iterable[Entry], address: str, role: int) -> list[bytes]:
-    """Proof that (address, role) is admitted. Raises KeyError when it is not."""
+    """Returns the proof that (address, role) is admitted. Raises KeyError if it is not."""
     levels = _admission_levels(entries)
     leaf = admission_leaf(address, role)
     if leaf not in levels[0]:
@@ -154,7 +119,7 @@ def admission_proof(entries: Iterable[Entry], address: str, role: int) -> list[b
 
 
 def verify_admission(root: bytes, address: str, role: int, proof: Sequence[bytes]) -> bool:
-    """What the contract computes in `join`."""
+    """Returns True if the proof leads to the root, as the contract checks in `join`."""
     node = admission_leaf(address, role)
     for sibling in proof:
         node = _admission_node(node, sibling)

@@ -1,7 +1,8 @@
-"""The file that fixes how a model is trained and judged; the run carries its hash. Protocol sections 3 and 7.
+"""The recipe: the file that fixes how a model is trained and judged. Protocol sections 3 and 7.
 
 A recipe file is JSON. Its hash is keccak256 of the canonical bytes (sorted keys, no spaces, ASCII, floats in
 shortest form and always with a point or exponent), so that layout does not matter and every value does.
+A run stores the hash.
 """
 
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -21,7 +22,7 @@ Option = int | float | str | bool
 
 
 class RecipeError(ValueError):
-    """A recipe file that is not one, with the path of the offending value."""
+    """An invalid recipe file; the message names the path of the value."""
 
 
 def _require(condition: bool, reason: str) -> None:
@@ -35,7 +36,7 @@ class Inner:
 
     steps: int = 150
     steps_min: int = 0
-    """Fewest steps of a round where H follows what the codec keeps; 0: H is always `steps`."""
+    """Fewest steps of a round if an adaptive codec lowers H; 0: H is always `steps`."""
 
     batch: int = 16
     optimizer: Literal["adamw", "muon"] = "adamw"
@@ -49,7 +50,7 @@ class Inner:
     """Steps at the run's start over which the rate rises to `lr`, under every schedule."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """What the forward pass multiplies in; parameters and optimizer are float32 in all three."""
+    """Number format of the multiplications in the forward pass; parameters and optimizer are always float32."""
 
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.0
@@ -76,19 +77,19 @@ class CodecChoice:
     """One of CODECS."""
 
     k: int = 64
-    """Entries kept of a chunk (topk-2bit); the most of them where `energy` decides."""
+    """Entries kept of a chunk (topk-2bit); the largest number if `energy` is set."""
 
     k_min: int = 0
-    """Fewest entries kept of a chunk where `energy` decides."""
+    """Smallest number of entries kept of a chunk if `energy` is set."""
 
     chunk: int = 4096
     """Numbers that share their scales (topk-2bit, int8)."""
 
     rank: int = 8
-    """Rank kept of a matrix (lowrank-int4); the highest where `energy` decides."""
+    """Rank kept of a matrix (lowrank-int4); the highest if `energy` is set."""
 
     rank_min: int = 0
-    """Lowest rank kept of a matrix where `energy` decides."""
+    """Lowest rank kept of a matrix if `energy` is set."""
 
     energy: float = 0.0
     """Share of the update's energy that k or rank must keep, within its limits; 0: k and rank are fixed."""
@@ -97,7 +98,7 @@ class CodecChoice:
     """Share of what was not sent that the trainer adds to its next update."""
 
     def __post_init__(self) -> None:
-        _require(self.name in CODECS, f"no codec named {self.name!r}; there are {', '.join(CODECS)}")
+        _require(self.name in CODECS, f"no codec named {self.name!r}; the codecs are {', '.join(CODECS)}")
         _require(1 <= self.k <= self.chunk <= 65_536, "1 <= k <= chunk <= 65536")
         _require(0 <= self.k_min <= self.k, "k_min lies in [0, k]")
         _require(1 <= self.rank <= 64, "rank lies in [1, 64]")
@@ -113,7 +114,7 @@ class CodecChoice:
 
     @property
     def adaptive(self) -> bool:
-        """Whether k or rank follows the update's spectrum."""
+        """True if k or rank follows the update's spectrum."""
         return self.energy > 0
 
 
@@ -132,7 +133,7 @@ class Outer:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What is done to an update before it is encoded, where data is private: (epsilon, delta) over the run."""
+    """Differential privacy of updates on private data, applied before encoding: (epsilon, delta) over the run."""
 
     clip: float = 0.0
     """Largest norm of an update before noise; 0: privacy is off."""
@@ -151,13 +152,13 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How updates are judged (section 7)."""
+    """Parameters of the judgement (section 7)."""
 
     held_out: int = 512
     """Sequences in the held-out sample B of a round."""
 
     own: int = 512
-    """Sequences drawn of what a trainer was assigned."""
+    """Sequences drawn from the samples that a trainer was assigned."""
 
     strength: float = 0.5
     """Share of a clipped update that is applied for scoring."""
@@ -188,7 +189,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that two machines need in order to train and judge alike."""
+    """Everything that two machines need to train and judge alike."""
 
     task: str
     """Dotted path of the task, `module:Class`."""
@@ -206,10 +207,10 @@ class Recipe:
     """Shared steps before round 0: they make the initial state."""
 
     overlap: Literal["none", "delayed", "eager"] = "none"
-    """From where a trainer starts while the round before is still being settled; none: rounds do not overlap."""
+    """Start of the local steps while the round before is still judged (section 4); none: rounds do not overlap."""
 
     data: Literal["assigned", "private"] = "assigned"
-    """private: trainers use data of their own, and nothing is judged by what they were assigned."""
+    """private: trainers use data of their own, and no margin is measured."""
 
     privacy: Privacy = field(default_factory=Privacy)
     max_payload_bytes: int = 64 << 20
@@ -227,20 +228,20 @@ class Recipe:
 
     @property
     def samples_per_seat(self) -> int:
-        """H * batch: ids that a trainer is assigned in a round."""
+        """H * batch: number of ids that a trainer is assigned in a round."""
         return self.inner.steps * self.inner.batch
 
     @property
     def judged_per_seat(self) -> int:
-        """The first so many of its ids every honest trainer has trained on, however few steps the recipe allows it."""
+        """Number of ids, from the first, that a trainer has trained on even with the fewest steps that are allowed."""
         return (self.inner.steps_min or self.inner.steps) * self.inner.batch
 
     def sample_pool(self) -> SamplePool:
-        """The pool before round 0."""
+        """Returns the pool before round 0."""
         return SamplePool(self.pool_size, self.samples_per_seat, self.scoring.held_out)
 
     def to_json(self) -> bytes:
-        """The canonical bytes. Raises RecipeError when a value is not of its field's type."""
+        """Returns the canonical bytes. Raises RecipeError when a value is not of its field's type."""
         try:
             document = read_json(write_json(asdict(self)))
         except JsonError as error:
@@ -248,12 +249,12 @@ class Recipe:
         return write_json(asdict(_value(Recipe, document, "recipe")))
 
     def hash(self) -> bytes:
-        """keccak256 of the canonical bytes: the run's `recipe_hash`."""
+        """Returns keccak256 of the canonical bytes: the run's `recipe_hash`."""
         return keccak(self.to_json())
 
     @classmethod
     def from_json(cls, data: bytes) -> "Recipe":
-        """Parse a recipe file in any layout.
+        """Parses a recipe file in any layout.
 
         Raises RecipeError on anything but exactly the known keys, each once, with the right types and ranges.
         Integers are accepted where floats are expected, never the reverse.

@@ -1,4 +1,4 @@
-"""A validator's report on one round, and the commitment to it. Protocol sections 7 and 13.
+"""The report of a validator on one round, and the commitment to it. Protocol sections 7 and 13.
 
 ```
 words = [base root, newest root, measurements root, w0, w1, ...]
@@ -6,7 +6,7 @@ w_j   = ten seats, 10j first: seat 10j + i in bits [24 * (9 - i), 24 * (10 - i))
 seat  = weight << 8 | verdict
 ```
 
-Trailing words are omitted when all their seats are absent; seats beyond those judged are absent.
+Trailing words are omitted if all their seats are absent; seats beyond those judged are absent.
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,19 @@ MAX_WORDS = HEAD_WORDS + -(-MAX_TRAINERS // SEATS_PER_WORD)
 
 
 class ReportError(ValueError):
-    """The words are not the canonical encoding of any report."""
+    """Words that are not the canonical encoding of any report."""
 
 
 @dataclass(frozen=True)
 class SeatVote:
-    """One validator's word on one trainer seat."""
+    """A validator's weight and verdict for one trainer seat."""
 
     weight: int
     verdict: int
 
     @property
     def counted_weight(self) -> int:
-        """The weight that consensus sees: 0 unless the verdict is `ACCEPTED` (section 8)."""
+        """The weight in the consensus: 0 unless the verdict is `ACCEPTED` (section 8)."""
         return self.weight if self.verdict == Verdict.ACCEPTED else 0
 
 
@@ -43,7 +43,7 @@ ABSENT = SeatVote(0, Verdict.ABSENT)
 
 @dataclass(frozen=True)
 class Report:
-    """What one validator says of one round; `votes[i]` is about trainer seat i."""
+    """A validator's report on one round; `votes[i]` is the vote on trainer seat i."""
 
     base_root: bytes
     """Root of the state that the round trained from."""
@@ -57,11 +57,11 @@ class Report:
     votes: tuple[SeatVote, ...]
 
     def vote(self, seat: int) -> SeatVote:
-        """The vote on a seat, absent beyond the seats judged."""
+        """Returns the vote on a seat: absent beyond the seats judged."""
         return self.votes[seat] if seat < len(self.votes) else ABSENT
 
     def words(self) -> list[bytes]:
-        """The canonical words: what is revealed as calldata and passed to settlement."""
+        """Returns the canonical words, which are revealed as calldata and passed to settlement."""
         last = max((i for i, vote in enumerate(self.votes) if vote != ABSENT), default=-1)
         seats = [self.vote(i) for i in range(-(-(last + 1) // SEATS_PER_WORD) * SEATS_PER_WORD)]
         pages = [seats[i : i + SEATS_PER_WORD] for i in range(0, len(seats), SEATS_PER_WORD)]
@@ -81,16 +81,15 @@ def _pack(page: Sequence[SeatVote]) -> bytes:
 
 
 def words_hash(words: Sequence[bytes]) -> bytes:
-    """keccak256(abi.encode(bytes32[] words)): the report hash, of any words that were revealed."""
+    """Returns keccak256(abi.encode(bytes32[] words)), the report hash, of any revealed words."""
     return keccak_abi(["bytes32[]"], [list(words)])
 
 
 def read_report(words: Sequence[bytes], seats: int) -> Report | None:
-    """The report as the contract reads it, whatever a validator put into its words.
+    """Returns the report as the contract reads any words; None for fewer than three, which the contract refuses.
 
-    Fewer than three words are no report: None. The contract refuses to reveal them.
-    Settlement goes by this, so that no odd encoding lets a node and the contract disagree. Pass the revealed
-    words, not those of the result, to the contract: the hash is over what was revealed.
+    Settlement uses this, so that node and contract agree on every encoding. Pass the revealed words, not those of the
+    result, to the contract: the hash is over the revealed words.
     """
     if len(words) < HEAD_WORDS:
         return None
@@ -98,7 +97,8 @@ def read_report(words: Sequence[bytes], seats: int) -> Report | None:
 
 
 def _read_vote(words: Sequence[bytes], seat: int) -> SeatVote:
-    word, place = HEAD_WORDS + seat // SEATS_PER_WORD, SEATS_PER_WORD - 1 - seat % SEATS_PER_WORD
+    word = HEAD_WORDS + seat // SEATS_PER_WORD
+    place = SEATS_PER_WORD - 1 - seat % SEATS_PER_WORD
     if word >= len(words):
         return ABSENT
     entry = int.from_bytes(words[word], "big") >> 24 * place & 0xFFFFFF
@@ -106,10 +106,10 @@ def _read_vote(words: Sequence[bytes], seat: int) -> SeatVote:
 
 
 def decode_report(words: Sequence[bytes], seats: int) -> Report:
-    """The report that the words encode. Raises ReportError on anything not canonical.
+    """Returns the report that the words encode. Raises ReportError on anything not canonical.
 
-    Canonical: the encoding that `Report.words` gives, known verdicts, weight 0 under any verdict but
-    `ACCEPTED`, nothing said of a seat beyond `seats`.
+    Canonical means: encoded as by `Report.words`, known verdicts, weight 0 under any verdict but `ACCEPTED`, and no
+    vote on a seat beyond `seats`.
     """
     report = read_report(words, seats)
     if report is None:
@@ -127,7 +127,7 @@ def decode_report(words: Sequence[bytes], seats: int) -> Report:
 def report_commitment(
     chain_id: int, contract: str, run: int, round: int, validator: str, report_hash: bytes, salt: bytes
 ) -> bytes:
-    """What a validator seals in the report-commit window; `validator` is the seat's owner."""
+    """Returns a validator's commitment to its report; `validator` is the seat's owner."""
     return keccak_abi(
         ["uint256", "address", "uint256", "uint256", "address", "bytes32", "bytes32"],
         [chain_id, contract, run, round, validator, report_hash, salt],

@@ -1,4 +1,4 @@
-"""Randomness: everything random in a round follows from one seed. Protocol section 6."""
+"""Randomness: everything random in a round is derived from one seed. Protocol section 6."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -10,17 +10,17 @@ WORD_RANGE = 2**64
 
 
 def round_seed(block_hash: bytes, run: int, round: int) -> bytes:
-    """keccak256(blockhash(b+2), run, round)."""
+    """Returns keccak256(blockhash(b+2), run, round)."""
     return keccak_abi(["bytes32", "uint256", "uint256"], [block_hash, run, round])
 
 
 def fallback_seed(run: int, round: int) -> bytes:
-    """keccak256(run, round): assigns the rounds that no earlier round's seed is for."""
+    """Returns keccak256(run, round): the seed of assignments that no earlier round has a seed for."""
     return keccak_abi(["uint256", "uint256"], [run, round])
 
 
 def words(seed: bytes) -> Iterator[int]:
-    """64-bit words of SHA-256(seed ‖ uint64 counter), counter from 0, four from each, all little-endian."""
+    """Yields 64-bit words of SHA-256(seed ‖ uint64 counter), counter from 0, four from each, all little-endian."""
     counter = 0
     while True:
         yield from unpack("<4Q", sha256(seed + counter.to_bytes(8, "little")).digest())
@@ -28,16 +28,16 @@ def words(seed: bytes) -> Iterator[int]:
 
 
 def _below(n: int, stream: Iterator[int]) -> int:
-    """Uniform in [0, n): the first word that is not in the incomplete last stretch of n, modulo n."""
+    """Returns a uniform number in [0, n): the first word below the largest multiple of n, modulo n."""
     limit = WORD_RANGE - WORD_RANGE % n
     return next(word for word in stream if word < limit) % n
 
 
 def shuffled(ids: Sequence[int], seed: bytes, count: int | None = None) -> list[int]:
-    """The first `count` (default: all) of a forward Fisher-Yates shuffle of `ids`.
+    """Returns the first `count` (default: all) of a forward Fisher-Yates shuffle of `ids`.
 
-    For i = 0, 1, ..: swap i with i + (a number below n - i). The last position has no choice and takes no
-    word, so `shuffled(ids, seed, k) == shuffled(ids, seed)[:k]`.
+    For i = 0, 1, ..: swap i with i + (a number below n - i). The last position needs no word, so
+    `shuffled(ids, seed, k) == shuffled(ids, seed)[:k]`.
     """
     pool, n = list(ids), len(ids)
     count = n if count is None else min(count, n)

@@ -1,23 +1,23 @@
-"""Scalars of the next state: who counts how much, and where updates are clipped. Protocol section 10.
+"""Scalars of the next state: shares of the seats, and the clip norm. Protocol section 10.
 
-All float64 on the host, rounded once where they meet float32 tensors (`earnest.training.diloco.outer`).
+All float64 on the host, rounded once when they are applied to float32 tensors (`earnest.training.diloco.outer`).
 """
 
 from collections.abc import Sequence
 
 
 def shares(consensus: Sequence[int]) -> dict[int, float]:
-    """share_i = c_i / sum c, for the seats with c_i > 0, in seat order; empty when nobody counts."""
+    """Returns share_i = c_i / sum c of the seats with c_i > 0, in seat order; empty if there is none."""
     total = sum(consensus)
     return {seat: c / total for seat, c in enumerate(consensus) if c > 0}
 
 
 def clip_norm(previous: Sequence[tuple[float, int]], recipe_norm: float) -> float:
-    """The norm to which updates are clipped.
+    """Returns the norm to which updates are clipped.
 
-    `previous` holds (norm, c) of the last counted round's accepted updates: the c-weighted lower median
-    of their norms is the smallest norm with at least half of the weight at or below it. Tiny updates of a
-    crowd without weight move nothing. In round 0, and as long as no round counted, it is the recipe's.
+    `previous` holds (norm, c) of the last counted round's accepted updates. The c-weighted lower median of their norms
+    is the smallest norm with at least half of the weight at or below it, so tiny updates without weight do not move it.
+    It is `recipe_norm` in round 0, and while no round counted.
     """
     counted = sorted((norm, c) for norm, c in previous if c > 0)
     total, below = sum(c for _, c in counted), 0
@@ -29,7 +29,7 @@ def clip_norm(previous: Sequence[tuple[float, int]], recipe_norm: float) -> floa
 
 
 def clip_factor(norm: float, limit: float) -> float:
-    """min(1, clip norm / norm). A norm that is not positive is malformed (ValueError)."""
+    """Returns min(1, clip norm / norm). Raises ValueError for a norm that is not positive (malformed)."""
     if not norm > 0:
         raise ValueError(f"an update of norm {norm} is malformed")
     return min(1.0, limit / norm)

@@ -1,4 +1,4 @@
-"""The verdicts that a validator can give an update. Protocol section 7."""
+"""Verdicts of a validator on an update. Protocol section 7."""
 
 from enum import IntEnum
 

@@ -1,13 +1,13 @@
-"""From measurements to weights. Protocol section 7.
+"""Weights from measurements. Protocol section 7.
 
 ```
 g = mean − 2 se of the gains on the held-out sample            m = margin, already less one standard error
 w = floor(65535 * min(1, g / 2ĝ) * clamp(m / m̂, 0, 1)³)        ĝ, m̂ lower medians over the seats with g > 0
 ```
 
-The margin is what copies, replays and idlers do not have. Its power makes splitting one machine over many
-seats a loss; the cap at twice the median keeps one odd seat from setting the scale. A clean update never
-gets 0 unless its gain is surely negative, or late training would stall.
+Copies, replays and idlers have no margin. Its third power makes splitting one machine over many seats a loss. The cap
+at twice the median keeps a single seat from setting the scale. A clean update gets weight 0 only if its gain is surely
+negative, or late training would stall.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from earnest.protocol.constants import WEIGHT_ONE
 
 @dataclass(frozen=True)
 class Score:
-    """One clean update's measurements, in nats per byte."""
+    """Measurements of one update, in nats per byte."""
 
     gain_mean: float
     gain_se: float
     margin: float | None
-    """Own minus held-out, less one standard error; None on private data (the factor is then 1)."""
+    """Controlled gain on own minus held-out samples, less one se; None on private data (the factor is then 1)."""
 
     def __post_init__(self) -> None:
         if not all(map(isfinite, (self.gain_mean, self.gain_se, self.margin or 0.0))):
@@ -37,19 +37,20 @@ class Score:
 
     @property
     def surely_negative(self) -> bool:
+        """True if the upper bound of the gain is below 0."""
         return self.gain_mean + 2 * self.gain_se < 0
 
 
 def lower_median(values: Sequence[float]) -> float | None:
-    """The middle value, of two the lower; None of nothing."""
+    """Returns the middle value, the lower one of two; None for no values."""
     return sorted(values)[(len(values) - 1) // 2] if values else None
 
 
 def seat_weights(scores: Sequence[Score | None], *, trial: bool = False) -> list[int]:
-    """A weight for every seat; None stands for a seat whose verdict is not `ACCEPTED` (weight 0).
+    """Returns a weight for every seat; None stands for a seat whose verdict is not `ACCEPTED` (weight 0).
 
-    When no seat has g > 0, or the median margin is not positive, no weight exceeds 1; nor in a trial round, in
-    which a new model's symmetries decide as much as the work (an update turned around helps one that knows nothing).
+    No weight exceeds 1 if no seat has g > 0 or the median margin is not positive, nor in a trial round: in a new model
+    an update turned around helps almost as much as the update.
     """
     if trial:
         return [0 if score is None or score.surely_negative else 1 for score in scores]

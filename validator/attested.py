@@ -1,7 +1,7 @@
-"""Whose reveals of a round an enclave stands behind, as far as the run asks for it. Protocol section 11.
+"""Attestation: finds the revealed updates without a valid enclave signature. Protocol section 11.
 
-Everything that decides is on the record or named by it: the registration, the evidence file under its root, the
-challenge's block, the policy among the run's files. So all validators come to the same answer.
+Everything that decides is on chain or named there: the registration, the evidence file under its root, the block of the
+challenge, and the policy among the run's files. So all validators reach the same verdict.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from earnest.client.run.record import KeyRegistration
 from earnest.protocol.attestation import challenge
 from earnest.protocol.run import Level
 from earnest.protocol.verdicts import Verdict
-from earnest.validator.payload import Rejection
+from earnest.validator.payload import OWN_FAILURE, Rejection
 
 log = structlog.get_logger()
 
-OWN_FAILURE = Rejection(Verdict.ABSTAIN, "the validator's own infrastructure failed")
-
 
 class Blocks(Protocol):
-    """What of a chain is needed: its id, and the hash of a challenge's block."""
+    """The part of a chain that is needed: its id, and the block of a challenge."""
 
     @property
     def chain_id(self) -> int: ...
@@ -39,49 +37,49 @@ class Blocks(Protocol):
 
 
 class Enclaves:
-    """Judges the enclave keys of one run: each that counts once a floor, for the verdict follows from its inputs."""
+    """Verifies the enclave keys of one run; a key that passes is verified once for each evaluation floor."""
 
     def __init__(self, follower: Follower, blocks: Blocks, registry: str) -> None:
         self._follower, self._blocks, self._registry = follower, blocks, registry
         self._judged: dict[tuple[KeyRegistration, int], Verification] = {}
 
     def unattested(self, round: int) -> dict[int, Rejection]:
-        """By revealed seat why its update does not count for want of attestation; empty where the run asks for none.
+        """Returns a rejection for every revealed seat without a valid attestation; empty unless the level is attested.
 
-        A failure of this machine gives an abstention, never a verdict. Raises ChainError when the chain cannot be read.
+        A failure of this machine is an abstention, never a verdict. Raises ChainError when the chain cannot be read.
         """
         record, policy = self._follower.record, self._follower.policy
         if record.params.level != Level.ATTESTED:
             return {}
-        assert policy is not None, "the run's files have its policy, or they are not the run's"
+        assert policy is not None, "the files of an attested run include its policy"
         seen, evidences = record.round(round), self._follower.evidences(round)
-        refusals: dict[int, Rejection] = {}
+        rejections: dict[int, Rejection] = {}
         for seat in seen.manifests:
             key = seen.attested.get(seat)
             if key is None:
-                refusals[seat] = _refused("the reveal was not attested")
+                rejections[seat] = _refused("the reveal was not attested")
                 continue
             try:
-                refusal = self._refusal(round, key, evidences[seat], policy)
+                rejection = self._rejection(round, key, evidences[seat], policy)
             except MemoryError:
-                refusal = OWN_FAILURE
-            if refusal is not None:
-                log.warning("not attested", round=round, seat=seat, reason=refusal.reason)
-                refusals[seat] = refusal
-        return refusals
+                rejection = OWN_FAILURE
+            if rejection is not None:
+                log.warning("not attested", round=round, seat=seat, reason=rejection.reason)
+                rejections[seat] = rejection
+        return rejections
 
-    def _refusal(
-        self, round: int, key: KeyRegistration, found: bytes | StorageError | OSError, policy: PolicyFile
+    def _rejection(
+        self, round: int, key: KeyRegistration, fetched: bytes | StorageError | OSError, policy: PolicyFile
     ) -> Rejection | None:
-        evidence = _evidence(found, key)
+        evidence = _evidence(fetched, key)
         return evidence if isinstance(evidence, Rejection) else self._judge(round, key, evidence, policy)
 
     def _judge(
         self, round: int, key: KeyRegistration, evidence: EvidenceFile, policy: PolicyFile
     ) -> Rejection | None:
-        """Why the key does not count in the round, None if it does.
+        """Returns why the key does not count in the round, or None if it does.
 
-        What was denied counts no more although nobody may have revoked the keys that rest on it.
+        A denied entry ends the keys that depend on it, even if nobody revoked them on chain.
         """
         if denied := sorted(key.rests_on & self._follower.record.denied_in(round)):
             return _refused(f"the policy's guardian denied 0x{denied[0].hex()}")
@@ -98,10 +96,12 @@ class Enclaves:
     ) -> Verification:
         if (known := self._judged.get((key, floor))) is not None:
             return known
-        found = verify_registration(evidence, self._facts(key, policy, floor), policy.policy, policy.document)
-        if found.policy_accepted:  # a refusal may be for the hash of a block that a reorganisation took back
-            self._judged[key, floor] = found
-        return found
+        verification = verify_registration(
+            evidence, self._facts(key, policy, floor), policy.policy, policy.document
+        )
+        if verification.policy_accepted:  # a rejection may depend on a block that a reorganisation replaced
+            self._judged[key, floor] = verification
+        return verification
 
     def _facts(self, key: KeyRegistration, policy: PolicyFile, floor: int) -> RegistrationFacts:
         chain_id, run = self._blocks.chain_id, self._follower.record.run
@@ -123,18 +123,21 @@ class Enclaves:
         )
 
 
-def _evidence(found: bytes | StorageError | OSError, key: KeyRegistration) -> EvidenceFile | Rejection:
-    """The evidence that a key was registered with, or why there is none."""
-    if isinstance(found, Unavailable | WrongContent):
+def _evidence(fetched: bytes | StorageError | OSError, key: KeyRegistration) -> EvidenceFile | Rejection:
+    """Returns the evidence file that the key was registered with, or why there is none."""
+    if isinstance(fetched, Unavailable | WrongContent):
         return _refused("nobody serves the evidence of the enclave key")
-    if not isinstance(found, bytes):
+    if not isinstance(fetched, bytes):
         return OWN_FAILURE
     try:
-        evidence = EvidenceFile.read(found)
-        shown = claims(parse_quote(evidence.quote))
+        evidence = EvidenceFile.read(fetched)
+        quoted = claims(parse_quote(evidence.quote))
     except (EvidenceFileError, QuoteError) as error:
         return _refused(str(error))
-    if (shown.quote, shown.pck) != (key.quote, key.pck):  # a platform has a PCK key for each of its versions
+    if (quoted.quote, quoted.pck) != (
+        key.quote,
+        key.pck,
+    ):  # a platform has a PCK key for each of its versions
         return _refused("the evidence is of another quote, or PCK key, than the one registered")
     return evidence
 

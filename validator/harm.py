@@ -1,7 +1,7 @@
-"""Does a trainer do harm? Protocol section 7: two e-processes per trainer, carried from round to round.
+"""Harm: two e-processes per trainer, carried from round to round. Protocol section 7.
 
-The arithmetic, its derivation and its sources are in `earnest.protocol.harm`; here it meets the
-measurements. Evidence belongs to the trainer, not to its seat: who takes over a seat starts clean.
+The arithmetic, its derivation and its sources are in `earnest.protocol.harm`. A test belongs to the trainer, not to its
+seat: an account that takes over a seat starts with a new test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class HarmFinding:
 
     @property
     def harmful(self) -> bool:
-        """Whether the smaller e-value exceeds the threshold."""
+        """True if the smaller e-value exceeds the threshold."""
         return min(self.held_out, self.own) > self.threshold
 
     def __str__(self) -> str:
@@ -35,17 +35,17 @@ class HarmFinding:
 
 @dataclass(frozen=True)
 class HarmBook:
-    """Every trainer's harm test so far."""
+    """The harm tests of all trainers."""
 
     tests: Mapping[str, HarmTest] = field(default_factory=dict)
 
     def after(
         self, round_: int, gains: Mapping[str, tuple[Losses, Losses]], terms: HarmTerms, threshold: float
     ) -> tuple[HarmBook, dict[str, HarmFinding]]:
-        """The book after one round's (fresh, own) gains by trainer, in draw order, and what it says of each.
+        """Returns the book after one round, and the finding on each trainer in `gains`.
 
-        Round 0 is evidence of nothing. A test that led to a verdict starts again. Trainers without gains keep
-        theirs.
+        `gains` holds the (fresh, own) gains by trainer, in draw order. Round 0 is skipped. A test that led to a verdict
+        restarts. A trainer without gains keeps its test as it is.
         """
         if round_ == 0:
             return self, {}
@@ -57,12 +57,12 @@ class HarmBook:
         return HarmBook(tests), findings
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values that `from_json` reads back to the last bit."""
+        """Returns plain values that `from_json` reads back to the last bit."""
         return {trainer: asdict(test) for trainer, test in sorted(self.tests.items())}
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> HarmBook:
-        """What `as_json` gave."""
+        """Reads the output of `as_json`."""
         return cls(
             {
                 trainer: HarmTest(EProcess(**test["held_out"]), EProcess(**test["own"]), test["window"])

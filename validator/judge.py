@@ -1,12 +1,12 @@
-"""A validator's judgement of one round: every question of protocol section 7, asked in order.
+"""The judgement of one round: all checks and measurements of protocol section 7, in order.
 
-`judge_round` is a pure function: the same inputs give the same votes and the same evidence, and nothing is
-read but what is passed in. What the next round needs to know is in the `History` it returns.
+`judge_round` is a pure function: the same inputs give the same votes and the same measurements file. What the next
+round needs is in the `History` that it returns.
 
-The order settles which verdict an update gets. A payload must be there (2) and sound (3); an identical
-earlier update is a plain fact (5); what is not applied anyway, for its base, norm or likeness, is not counted
-(7); only an update that would be applied is measured, and only such measurements are evidence of harm (4). So
-nobody is punished for what a wrong base did to the loss, and nothing reaches the model that was not measured.
+The order decides the verdict. The payload must be available (verdict 2) and decode (3). An update identical to an
+earlier one is a copy, which is a fact (5). An update that would not be applied anyway, because of its base, norm or
+similarity, is not counted (7). Only updates that would be applied are measured, and only these measurements enter the
+harm test (4). So nobody is punished for the loss under a wrong base, and nothing unmeasured is applied to the model.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score, seat_weights
 from earnest.validator.gain import Losses, Meter, applied, mean_update
 from earnest.validator.harm import HarmBook, HarmFinding
-from earnest.validator.payload import Rejection, check_payload
+from earnest.validator.payload import Rejection
 from earnest.validator.report import measurements_file
 from earnest.validator.round import (
     History,
     Judgement,
     Measurements,
-    Missing,
     OwnLosses,
     RoundInputs,
     Submission,
+    past_update,
 )
 from earnest.validator.similarity import (
     Likeness,
@@ -43,89 +43,84 @@ from earnest.validator.similarity import (
     too_alike,
 )
 
-__all__ = ["History", "Judgement", "Missing", "RoundInputs", "Submission", "judge_round"]
+__all__ = ["History", "Judgement", "RoundInputs", "Submission", "judge_round"]
 
 
 def judge_round(inputs: RoundInputs) -> Judgement:
-    """Judge every revealed update of a round. Protocol section 7.
+    """Judges every revealed update of a round. Protocol section 7.
 
-    Raises ValueError where the inputs themselves make no sense (fewer than two sequences to measure on). A
-    failure of the machine (memory, disk) is not caught: the caller abstains, it never becomes a verdict.
+    Raises ValueError for inputs that cannot be measured (fewer than two sequences). Failures of the machine (memory,
+    disk) are not caught: the caller has to abstain, they are never a verdict.
     """
-    updates, refusals = _decode(inputs)
-    likeness = compare(list(updates.values()), inputs.memory.earlier)
-    found, repeated = _examine(inputs, updates, likeness)
-    refusals |= found
+    updates, rejections = _decoded(inputs)
+    likeness = compare(list(updates.values()), inputs.history.earlier)
+    unmeasured, repeated = _examine(inputs, updates, likeness)
+    rejections |= unmeasured
 
-    running = {seat: update for seat, update in updates.items() if seat not in refusals}
-    measurements = _measure(inputs, running)
-    book, harm = _weigh_harm(inputs, running, measurements)
-    verdict = (
-        Verdict.HARMFUL if inputs.recipe.data == "assigned" else Verdict.NOT_COUNTED
-    )  # pay, never the bond
-    refusals |= {seat: Rejection(verdict, str(found)) for seat, found in harm.items() if found.harmful}
-    scores = {seat: measurements.score(seat) for seat in running if seat not in refusals}
+    clean = {seat: update for seat, update in updates.items() if seat not in rejections}
+    measurements = _measure(inputs, clean)
+    book, harm = _test_harm(inputs, clean, measurements)
+    # On private data harm costs the pay, never the bond.
+    verdict = Verdict.HARMFUL if inputs.recipe.data == "assigned" else Verdict.NOT_COUNTED
+    rejections |= {
+        seat: Rejection(verdict, str(finding)) for seat, finding in harm.items() if finding.harmful
+    }
+    scores = {seat: measurements.score(seat) for seat in clean if seat not in rejections}
 
-    memory = History(recent([*inputs.memory.earlier, *updates.values()], inputs.round + 1), repeated, book)
+    history = History(recent([*inputs.history.earlier, *updates.values()], inputs.round + 1), repeated, book)
     judgement = Judgement(
-        votes=_votes(inputs, refusals, scores),
-        refusals=refusals,
+        votes=_votes(inputs, rejections, scores),
+        rejections=rejections,
         updates=updates,
         likeness=likeness,
         measurements=measurements,
         scores=scores,
         harm=harm,
-        memory=memory,
+        history=history,
     )
     return replace(judgement, measurements_file=measurements_file(inputs, judgement))
 
 
-def _decode(inputs: RoundInputs) -> tuple[dict[int, PastUpdate], dict[int, Rejection]]:
-    """Updates that are there and sound, and the refusals of the others (verdicts 2, 3 and 255)."""
+def _decoded(inputs: RoundInputs) -> tuple[dict[int, PastUpdate], dict[int, Rejection]]:
+    """Returns the updates that decoded, and the rejections of the other payloads (verdicts 2, 3 and 255)."""
     updates: dict[int, PastUpdate] = {}
-    refusals: dict[int, Rejection] = {}
-    for one in inputs.submissions:
-        if isinstance(one.payload, Missing):
-            refusals[one.seat] = Rejection(one.payload.verdict, one.payload.value)
-            continue
-        checked = check_payload(one.payload, one.manifest, inputs.codec, inputs.recipe.max_payload_bytes)
-        if isinstance(checked, Rejection):
-            refusals[one.seat] = checked
+    rejections: dict[int, Rejection] = {}
+    for submission in inputs.submissions:
+        if isinstance(submission.update, Rejection):
+            rejections[submission.seat] = submission.update
         else:
-            updates[one.seat] = PastUpdate(
-                inputs.round, one.seat, one.manifest.trainer, one.position, one.manifest.update, checked
-            )
-    return updates, refusals
+            updates[submission.seat] = past_update(submission, submission.update)
+    return updates, rejections
 
 
 def _examine(
     inputs: RoundInputs, updates: Mapping[int, PastUpdate], likeness: Mapping[int, Likeness]
 ) -> tuple[dict[int, Rejection], dict[str, tuple[int, ...]]]:
-    """Refusals that need no measurement (verdicts 5 and 7), and whom to remember for being too alike."""
+    """Returns the rejections that need no measurement (verdicts 5 and 7), and `History.alike` after the round."""
     scoring = inputs.recipe.scoring
-    alike = {seat for seat, found in likeness.items() if too_alike(updates[seat], found, scoring)}
-    repeated = remember(inputs.memory.alike, {updates[seat].trainer for seat in alike}, inputs.round)
-    bases = {one.seat: one.manifest.base_state for one in inputs.submissions}
-    refusals: dict[int, Rejection] = {}
+    alike = {seat for seat, most_like in likeness.items() if too_alike(updates[seat], most_like, scoring)}
+    repeated = remember(inputs.history.alike, {updates[seat].trainer for seat in alike}, inputs.round)
+    bases = {submission.seat: submission.manifest.base_state for submission in inputs.submissions}
+    rejections: dict[int, Rejection] = {}
     for seat, update in updates.items():
-        refusal = _copied(inputs, update, updates) or _not_counted(inputs, update, bases[seat])
-        if refusal is None and seat in alike:
-            refusal = _too_alike(update, likeness[seat], len(repeated[update.trainer]))
-        if refusal is not None:
-            refusals[seat] = refusal
-    return refusals, repeated
+        rejection = _copied(inputs, update, updates) or _not_counted(inputs, update, bases[seat])
+        if rejection is None and seat in alike:
+            rejection = _too_alike(update, likeness[seat], len(repeated[update.trainer]))
+        if rejection is not None:
+            rejections[seat] = rejection
+    return rejections, repeated
 
 
 def _copied(inputs: RoundInputs, late: PastUpdate, updates: Mapping[int, PastUpdate]) -> Rejection | None:
-    """Verdict 5: the decoded update is identical to one committed earlier."""
-    original = original_of(late, [*inputs.memory.earlier, *updates.values()])
+    """Returns verdict 5 if the decoded update is identical to one committed earlier."""
+    original = original_of(late, [*inputs.history.earlier, *updates.values()])
     if original is None:
         return None
     return Rejection(Verdict.COPIED, f"identical to seat {original.seat}'s of round {original.round}")
 
 
 def _not_counted(inputs: RoundInputs, late: PastUpdate, base_root: bytes) -> Rejection | None:
-    """Verdict 7: not attested where the run asks for it, assigned nothing, a wrong base, or a far too large norm."""
+    """Returns verdict 7 for a required attestation that is missing, no assignment, a wrong base or too large a norm."""
     if (unattested := inputs.unattested.get(late.seat)) is not None:
         return unattested
     if inputs.recipe.data == "assigned" and not inputs.assigned.get(late.seat):
@@ -138,33 +133,31 @@ def _not_counted(inputs: RoundInputs, late: PastUpdate, base_root: bytes) -> Rej
     return None
 
 
-def _too_alike(late: PastUpdate, found: Likeness, times: int) -> Rejection | None:
-    """Verdict 7: like an update committed earlier; one overlap is enough, a cosine has to come twice."""
+def _too_alike(late: PastUpdate, most_like: Likeness, times: int) -> Rejection | None:
+    """Returns verdict 7 for an update similar to an earlier one: on one overlap, or on the second cosine."""
     if late.update.indices is None and times < 2:
         return None
-    original = f"seat {found.original.seat}'s of round {found.original.round}"
-    return Rejection(Verdict.NOT_COUNTED, f"like {original}: {found.value:.3f}")
+    original = f"seat {most_like.original.seat}'s of round {most_like.original.round}"
+    return Rejection(Verdict.NOT_COUNTED, f"like {original}: {most_like.value:.3f}")
 
 
-def _measure(inputs: RoundInputs, running: Mapping[int, PastUpdate]) -> Measurements:
-    """All forward passes of a round. Base and control are measured once per sequence.
+def _measure(inputs: RoundInputs, clean: Mapping[int, PastUpdate]) -> Measurements:
+    """Runs all forward passes of a round. Base and control are measured once per sequence.
 
-    Own samples are drawn from those assigned ids that every honest trainer has trained on, however few steps the recipe
-    allows it; on private data there are none.
+    Own samples are drawn from the assigned ids that every honest trainer has trained on, even with the fewest steps
+    that the recipe allows. On private data there are none.
     """
     scoring, base = inputs.recipe.scoring, inputs.newest.parameters
     meter = Meter(inputs.task, inputs.recipe.seed)
-    factors = {seat: clip_factor(one.update.norm, inputs.clip_norm) for seat, one in running.items()}
-    clipped = ((one.update.dense(), factors[seat]) for seat, one in running.items())
-    control = (
-        applied(base, mean_update(clipped, len(running)), scoring.strength) if len(running) > 1 else base
-    )
+    factors = {seat: clip_factor(one.update.norm, inputs.clip_norm) for seat, one in clean.items()}
+    clipped = ((one.update.dense(), factors[seat]) for seat, one in clean.items())
+    control = applied(base, mean_update(clipped, len(clean)), scoring.strength) if len(clean) > 1 else base
 
     fresh = meter.batches(inputs.held_out)
     before, controlled = meter.losses(base, fresh), meter.losses(control, fresh)
     after: dict[int, Losses] = {}
     own: dict[int, OwnLosses] = {}
-    for seat, one in running.items():
+    for seat, one in clean.items():
         changed = applied(base, one.update.dense(), scoring.strength * factors[seat])
         after[seat] = meter.losses(changed, fresh)
         if inputs.recipe.data == "private":
@@ -176,28 +169,28 @@ def _measure(inputs: RoundInputs, running: Mapping[int, PastUpdate]) -> Measurem
     return Measurements(before, controlled, after, own)
 
 
-def _weigh_harm(
-    inputs: RoundInputs, running: Mapping[int, PastUpdate], measurements: Measurements
+def _test_harm(
+    inputs: RoundInputs, clean: Mapping[int, PastUpdate], measurements: Measurements
 ) -> tuple[HarmBook, dict[int, HarmFinding]]:
-    """Verdict 4: feed this round's gains to each trainer's two processes. Round 0 is no evidence."""
-    trainers = {seat: one.trainer for seat, one in running.items()}
-    gains = {trainers[seat]: measurements.gains(seat) for seat in running}
+    """Adds this round's gains to each trainer's harm test; returns the book and the findings by seat."""
+    trainers = {seat: one.trainer for seat, one in clean.items()}
+    gains = {trainers[seat]: measurements.gains(seat) for seat in clean}
     terms = inputs.recipe.scoring.harm
     limit = threshold(terms, inputs.rounds, inputs.trainer_limit)
-    book, found = inputs.memory.harm.after(inputs.round, gains, terms, limit)
-    return book, {seat: found[trainer] for seat, trainer in trainers.items() if trainer in found}
+    book, findings = inputs.history.harm.after(inputs.round, gains, terms, limit)
+    return book, {seat: findings[trainer] for seat, trainer in trainers.items() if trainer in findings}
 
 
 def _votes(
-    inputs: RoundInputs, refusals: Mapping[int, Rejection], scores: Mapping[int, Score]
+    inputs: RoundInputs, rejections: Mapping[int, Rejection], scores: Mapping[int, Score]
 ) -> tuple[SeatVote, ...]:
-    """One vote per trainer seat; a seat without a submission is absent."""
+    """Returns one vote per trainer seat; a seat without a submission is absent."""
     trial = inputs.round < inputs.recipe.scoring.trial_rounds
     weights = dict(zip(scores, seat_weights(list(scores.values()), trial=trial), strict=True))
     votes = [ABSENT] * inputs.trainer_limit
-    for one in inputs.submissions:
-        refusal = refusals.get(one.seat)
-        votes[one.seat] = (
-            SeatVote(0, refusal.verdict) if refusal else SeatVote(weights[one.seat], Verdict.ACCEPTED)
+    for seat in (submission.seat for submission in inputs.submissions):
+        rejection = rejections.get(seat)
+        votes[seat] = (
+            SeatVote(0, rejection.verdict) if rejection else SeatVote(weights[seat], Verdict.ACCEPTED)
         )
     return tuple(votes)

@@ -1,7 +1,7 @@
-"""The validator node: mirror, judge, seal, reveal, settle, answer contests (docs/validator.md).
+"""The validator node: mirrors payloads, judges, reports, settles and answers contests (docs/validator.md).
 
-chain view -> revealed manifests -> payloads, mirrored by the end of the reveal window -> judgement -> report ->
-journal (salt synced) -> sealed commit -> reveal -> next state, published -> settlement -> contest votes.
+record -> payloads, mirrored by the end of the reveal window -> judgement -> report and salt in the journal (synced) ->
+report commit -> report reveal -> next state, published -> settlement -> votes on contests.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.node.node import Node, NodeParts
 from earnest.client.node.settler import TURN_S
-from earnest.protocol.constants import ACTIVE_ROUNDS
-from earnest.protocol.manifest import Manifest
+from earnest.protocol.constants import ACTIVE_ROUNDS, WEIGHT_ONE
 from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.run import Role
 from earnest.protocol.verdicts import Verdict
-from earnest.training.codecs import Update
+from earnest.training.codecs import PayloadError, Update
 from earnest.training.diloco.state import RootedState
 from earnest.training.tasks.task import Task
 from earnest.validator.attested import Enclaves
-from earnest.validator.judge import History, Judgement, Missing, RoundInputs, Submission, judge_round
-from earnest.validator.payload import Rejection, check_payload
+from earnest.validator.judge import History, Judgement, RoundInputs, Submission, judge_round
+from earnest.validator.payload import OWN_FAILURE, UNAVAILABLE, Rejection, check_update
 from earnest.validator.report import abstention, build_report
-from earnest.validator.similarity import MEMORY_ROUNDS, PastUpdate, original_of
+from earnest.validator.round import past_update
+from earnest.validator.similarity import COMPARED_ROUNDS, PastUpdate, original_of
 
 log = structlog.get_logger()
 
 Lie = Callable[[Report], Report]
-"""Turns an honest report into the one to submit: the identity for honest validators; the demo's liar has another."""
+"""Turns an honest report into the one to submit: the identity, except for the lying validator of the demo."""
 
 Judge = Callable[[RoundInputs], Judgement]
 
 SEED_BLOCKS = 3
-"""A seed can be stored from this many blocks after its request on (Protocol section 6)."""
+"""Blocks between the request of a seed and the first block that can store it (Protocol section 6)."""
 
 
 class ValidatorNode(Node):
-    """Judges every revealed update of a run and answers for it with one validator seat."""
+    """A node that judges every revealed update of a run, for one validator seat."""
 
     role = Role.VALIDATOR
 
@@ -58,11 +58,11 @@ class ValidatorNode(Node):
         self._task = task
         self._lie = lie or (lambda report: report)
         self._enclaves = Enclaves(parts.follower, parts.chain, parts.contracts.registry.address)
-        self._memory: tuple[int, History] = (-1, History())
+        self._history: tuple[int, History] = (-1, History())
         self._reports: dict[int, Report] = {}
 
     def prepare(self, head: BlockRef) -> None:
-        """Judges the round whose scores are due, without touching the chain."""
+        """Mirrors payloads and judges the round whose report is due; sends no transaction."""
         for round in self._rounds(head):
             if self.seat_in(round) is None:
                 continue
@@ -70,7 +70,7 @@ class ValidatorNode(Node):
                 self.follower.mirror(round)
             if self.follower.schedule.report_commit(round).contains(head.time):
                 self._write_report(round)
-            self.reached(self.follower.state_after, round)  # which keeps it where others can fetch it
+            self.reached(self.follower.state_after, round)  # stores it, so that others can fetch it
 
     def act(self, head: BlockRef) -> None:
         schedule = self.follower.schedule
@@ -88,15 +88,15 @@ class ValidatorNode(Node):
 
     def forget(self) -> None:
         self._reports.clear()
-        self._memory = (-1, History())
+        self._history = (-1, History())
 
     def turn(self, round: int) -> int:
-        """Goes round: in round r it is the turn of seat r first, modulo the number of seats."""
+        """Number of seats ahead of this one: in round r, seat r modulo the number of seats is first."""
         seat, count = self.seat_in(round), len(self.record.seats[Role.VALIDATOR])
         return count if seat is None else (seat - round) % count
 
     def next_due(self, now: int) -> int:
-        """Sooner while a seed is awaited: blocks, not seconds, decide when it can be stored."""
+        """One second later while a round has no seed: blocks, not seconds, decide when it can be stored."""
         schedule = self.follower.schedule
         for round in range(max(0, schedule.round_at(now) - 1), self.record.planned_rounds + 1):
             if schedule.report_commit(round).contains(now) and self.record.round(round).seed is None:
@@ -108,7 +108,7 @@ class ValidatorNode(Node):
         reveal = schedule.reveal(round)
         return (
             reveal.start,
-            (reveal.start + reveal.end) // 2,  # to mirror what trainers revealed as soon as they could
+            (reveal.start + reveal.end) // 2,  # to mirror early reveals
             schedule.report_commit(round).start,
             schedule.report_reveal(round).start,
             schedule.report_reveal(round).end,
@@ -138,7 +138,7 @@ class ValidatorNode(Node):
     # Judging
 
     def _write_report(self, round: int) -> None:
-        """Judges the round unless that is done, or its inputs are not all there yet."""
+        """Judges the round, unless it is judged or its inputs are not complete yet."""
         if round in self._reports or self.parts.journal.commitment(self.run, round, self.role):
             return
         newest = self.reached(self.follower.newest, round)
@@ -152,14 +152,14 @@ class ValidatorNode(Node):
             self._warn_if_late(round)
 
     def _judge(self, inputs: RoundInputs) -> Report:
-        """Judges, and abstains from every seat if this machine fails: that is no verdict on anybody."""
+        """Judges, or abstains on every seat if this machine fails: its failure is no verdict on a trainer."""
         try:
             judged = self._judge_round(inputs)
             measurements = self.parts.store.put(judged.measurements_file)
-            self._remember(inputs.round, judged.memory)
-            self._tell(inputs.round, judged)
+            self._save_history(inputs.round, judged.history)
+            self._log(inputs.round, judged)
         except (MemoryError, OSError, StorageError, RuntimeError, ValueError) as error:
-            # RuntimeError: torch's word for a lack of memory. ValueError: numbers that no report can hold.
+            # torch raises RuntimeError when memory is short; ValueError: a number does not fit into a report.
             log.error("abstaining", round=inputs.round, cause=str(error))
             return abstention(inputs)
         return build_report(judged, inputs.base_root, inputs.newest_root, measurements)
@@ -167,28 +167,28 @@ class ValidatorNode(Node):
     def _warn_if_late(self, round: int) -> None:
         window = self.follower.schedule.report_commit(round)
         if self.parts.chain.head().time >= window.end:
-            cause = f"judging took longer than what the report commit window of {window.end - window.start} s left"
-            fix = "give this machine less else to do; the run's report_commit_s fits faster ones"
+            cause = f"judging took longer than the rest of the report commit window ({window.end - window.start} s)"
+            fix = "run fewer other jobs on this machine, or use a faster one"
             log.warning("too late to report", round=round, cause=cause, fix=fix)
 
-    def _tell(self, round: int, judged: Judgement) -> None:
-        """Logs what came of each update, in the words of the evidence file."""
+    def _log(self, round: int, judged: Judgement) -> None:
+        """Logs verdict, weight (0 to 1) and reason of each update."""
         for seat, vote in enumerate(judged.votes):
             if vote.verdict != Verdict.ABSENT:
-                refusal = judged.refusals.get(seat)
-                reason = {} if refusal is None else {"reason": refusal.reason}
+                rejection = judged.rejections.get(seat)
+                reason = {} if rejection is None else {"reason": rejection.reason}
                 verdict = Verdict(vote.verdict).name.lower()
-                log.info("judged", round=round, seat=seat, verdict=verdict, weight=vote.weight, **reason)
+                weight = float(f"{vote.weight / WEIGHT_ONE:.4g}")
+                log.info("judged", round=round, seat=seat, verdict=verdict, weight=weight, **reason)
 
     def _inputs(self, round: int, base: RootedState, newest: RootedState) -> RoundInputs | None:
-        """Everything that the judgement depends on; None while the seed or the samples are still to come."""
+        """Returns the inputs of the judgement, or None while the seed or the assignment is not known."""
         seen, samples = self.record.round(round), self.follower.samples(round)
         if seen.seed is None or samples is None:
             return None
         recipe, params = self.follower.recipe, self.record.params
         return RoundInputs(
             recipe=recipe,
-            codec=self.follower.codec,
             task=self._task,
             round=round,
             rounds=params.rounds,
@@ -201,72 +201,71 @@ class ValidatorNode(Node):
             submissions=self._submissions(round),
             assigned={seat: samples.assigned.get(seat, ()) for seat in seen.manifests},
             held_out=samples.held_out(seen.seed),
-            memory=self._memory_before(round),
+            history=self._history_before(round),
             unattested=self._enclaves.unattested(round),
         )
 
     def _submissions(self, round: int) -> tuple[Submission, ...]:
-        """What was revealed, with its payload or why there is none.
+        """Returns all revealed updates, or the verdict in place of one that is missing or malformed.
 
-        A validator that got nobody's payload blames its own network: "unavailable" is then no verdict to give.
+        A validator that could fetch no payload at all abstains instead of reporting them as unavailable: its own
+        network may have failed.
         """
-        seen, payloads = self.record.round(round), self.follower.payloads(round)
-        cut_off = not any(isinstance(found, bytes) for found in payloads.values())
+        results = self.follower.updates(round)
+        reachable = any(isinstance(result, Update | PayloadError) for result in results.values())
         return tuple(
-            Submission(
-                seat,
-                seen.manifests[seat],
-                seen.commits[seat],
-                found if isinstance(found, bytes) else self._missing(round, seat, found, cut_off),
-            )
-            for seat, found in payloads.items()
+            self._submission(round, seat, self._checked(round, seat, result, reachable))
+            for seat, result in results.items()
         )
 
+    def _submission(self, round: int, seat: int, update: Update | Rejection) -> Submission:
+        seen = self.record.round(round)
+        return Submission(seat, seen.manifests[seat], seen.commits[seat], update)
+
     @staticmethod
-    def _missing(round: int, seat: int, error: StorageError | OSError, cut_off: bool) -> Missing:
-        unavailable = isinstance(error, Unavailable | WrongContent) and not cut_off
-        log.warning("no payload", round=round, seat=seat, cause=str(error), abstaining=not unavailable)
-        return Missing.UNAVAILABLE if unavailable else Missing.OWN_FAILURE
+    def _checked(
+        round: int, seat: int, result: Update | PayloadError | StorageError | OSError, reachable: bool
+    ) -> Update | Rejection:
+        if isinstance(result, Update | PayloadError):
+            return check_update(result)
+        unavailable = isinstance(result, Unavailable | WrongContent) and reachable
+        log.warning("no payload", round=round, seat=seat, cause=str(result), abstaining=not unavailable)
+        return UNAVAILABLE if unavailable else OWN_FAILURE
 
-    # What goes from round to round: harm and likeness from the journal, earlier updates from the record
+    # Carried from round to round: harm and likeness from the journal, earlier updates from the record
 
-    def _memory_before(self, round: int) -> History:
-        known, memory = self._memory
+    def _history_before(self, round: int) -> History:
+        known, history = self._history
         if known == round - 1:
-            return memory
-        return self._kept_memory(round).with_earlier(self._published_before(round))
+            return history
+        return self._saved_history(round).with_earlier(self._updates_before(round))
 
-    def _kept_memory(self, round: int) -> History:
-        """That of the last round judged, which this validator may have missed some rounds after."""
-        for earlier in range(round - 1, max(-1, round - 1 - MEMORY_ROUNDS), -1):
-            if kept := self.parts.journal.get(f"{self.run}/judged/{earlier}"):
-                return History.from_bytes(kept)
+    def _saved_history(self, round: int) -> History:
+        """Returns the history after the last round that was judged here, if that is at most 8 rounds ago."""
+        for earlier in range(round - 1, max(-1, round - 1 - COMPARED_ROUNDS), -1):
+            if saved := self.parts.journal.get(f"{self.run}/judged/{earlier}"):
+                return History.from_bytes(saved)
         return History()
 
-    def _remember(self, round: int, memory: History) -> None:
-        self._memory = (round, memory)
-        self.parts.journal.put(f"{self.run}/judged/{round}", memory.to_bytes())
+    def _save_history(self, round: int, history: History) -> None:
+        self._history = (round, history)
+        self.parts.journal.put(f"{self.run}/judged/{round}", history.to_bytes())
 
-    def _published_before(self, round: int) -> tuple[PastUpdate, ...]:
-        """Updates of the rounds that a later one is compared with, as far as they are to be had."""
-        rounds = range(max(0, round - MEMORY_ROUNDS), round)
-        return tuple(one for earlier in rounds for one in self._published_in(earlier))
+    def _updates_before(self, round: int) -> tuple[PastUpdate, ...]:
+        """Returns the updates of earlier rounds that one of `round` is compared with, where they are available."""
+        rounds = range(max(0, round - COMPARED_ROUNDS), round)
+        return tuple(past for earlier in rounds for past in self._updates_in(earlier))
 
-    def _published_in(self, round: int) -> list[PastUpdate]:
-        """The round's sound updates, as `judge_round` would remember them."""
-        seen, found = self.record.round(round), []
-        for seat, payload in self.follower.payloads(round).items():
-            manifest = seen.manifests[seat]
-            checked = self._checked(payload, manifest) if isinstance(payload, bytes) else None
-            if isinstance(checked, Update):
-                at = seen.commits[seat]
-                found.append(PastUpdate(round, seat, manifest.trainer, at, manifest.update, checked))
-        return found
+    def _updates_in(self, round: int) -> list[PastUpdate]:
+        """Returns the round's updates that decode, as `judge_round` keeps them in its history."""
+        past: list[PastUpdate] = []
+        for seat, result in self.follower.updates(round).items():
+            update = check_update(result) if isinstance(result, Update) else None
+            if isinstance(update, Update):
+                past.append(past_update(self._submission(round, seat, update), update))
+        return past
 
-    def _checked(self, payload: bytes, manifest: Manifest) -> Update | Rejection:
-        return check_payload(payload, manifest, self.follower.codec, self.follower.recipe.max_payload_bytes)
-
-    # Sealed report
+    # Report
 
     def _commit_report(self, round: int, seat: int) -> None:
         journal, runs = self.parts.journal, self.parts.contracts.runs
@@ -299,8 +298,8 @@ class ValidatorNode(Node):
         runs = self.parts.contracts.runs
         if saved is None:
             return
-        sealed = runs.commitment_of(self.run, self.role, seat, round, at=head)
-        if sealed[:28] != saved.commitment[:28]:
+        committed = runs.commitment_of(self.run, self.role, seat, round, at=head)
+        if committed[:28] != saved.commitment[:28]:
             return
         self.submit(
             f"report-reveal/{round}",
@@ -310,7 +309,7 @@ class ValidatorNode(Node):
         )
 
     def _ask_back(self, head: BlockRef) -> None:
-        """Asks back for a seat that rounds without a revealed report made inactive, as soon as the contract lets it."""
+        """Asks back for a seat that became inactive by missing reports, as soon as the contract accepts it."""
         round = self.follower.schedule.round_at(head.time)
         seat, last = self.seat_in(round), self.record.planned_rounds
         if seat is None or round >= last or self.record.validator_stakes(round)[seat]:
@@ -330,9 +329,9 @@ class ValidatorNode(Node):
     # Contests
 
     def _answer_contests(self, head: BlockRef) -> None:
-        """Looks again at each contested verdict of its own; votes only where it now thinks otherwise.
+        """Checks contested verdicts again, and votes where the result differs from its own report.
 
-        A sealed verdict counts as a vote by itself, so agreeing needs no transaction.
+        The verdict in the report counts as a vote, so agreeing needs no transaction.
         """
         for penalty, seen in self.record.penalties.items():
             round, window = seen["round"], self.follower.schedule.contest(seen["round"])
@@ -341,8 +340,9 @@ class ValidatorNode(Node):
                 continue
             if not self.record.validator_stakes(round)[seat]:
                 continue
-            sealed, now = self._sealed_verdict(seen, seat), self._verdict_again(seen)
-            if now is None or (sealed == seen["verdict"]) == (now == seen["verdict"]):
+            reported = self._reported_verdict(seen, seat)
+            now = self._verdict_again(seen)
+            if now is None or (reported == seen["verdict"]) == (now == seen["verdict"]):
                 continue
             self.submit(
                 f"vote/{penalty.hex()}",
@@ -351,28 +351,24 @@ class ValidatorNode(Node):
                 window.end,
             )
 
-    def _sealed_verdict(self, penalty: dict[str, int], seat: int) -> int | None:
+    def _reported_verdict(self, penalty: dict[str, int], seat: int) -> int | None:
         report = self.record.reports(penalty["round"])[seat]
         if report is None or penalty["seat"] >= len(report.votes):
             return None
         return report.votes[penalty["seat"]].verdict
 
     def _verdict_again(self, penalty: dict[str, int]) -> int | None:
-        """The verdict that the payload deserves on a second look: facts only, no measurement is repeated."""
+        """Returns the verdict that follows from the payloads now; None where that takes a measurement."""
         round, seat = penalty["round"], penalty["seat"]
         if penalty["verdict"] not in (Verdict.MALFORMED, Verdict.COPIED):
             return None
-        manifest = self.record.round(round).manifests[seat]
-        try:
-            checked = self._checked(self.follower.payload(round, seat), manifest)
-        except (StorageError, OSError):
+        result = self.follower.updates(round)[seat]
+        if not isinstance(result, Update | PayloadError):
             return None
-        if penalty["verdict"] == Verdict.MALFORMED:
-            return checked.verdict if isinstance(checked, Rejection) else Verdict.ACCEPTED
-        if isinstance(checked, Rejection):
-            return checked.verdict
-        others = [*self._published_before(round), *self._published_in(round)]
-        mine = next((one for one in others if (one.round, one.seat) == (round, seat)), None)
-        if mine is None:
-            return None
-        return Verdict.COPIED if original_of(mine, others) else Verdict.ACCEPTED
+        update = check_update(result)
+        if isinstance(update, Rejection):
+            return update.verdict
+        late = past_update(self._submission(round, seat, update), update)
+        others = [*self._updates_before(round), *self._updates_in(round)]
+        copied = penalty["verdict"] == Verdict.COPIED and original_of(late, others)
+        return Verdict.COPIED if copied else Verdict.ACCEPTED

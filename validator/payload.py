@@ -1,39 +1,34 @@
-"""Is the payload what its manifest promised, and an update at all? Protocol sections 5 and 7."""
+"""Checks that a payload is an update at all. Protocol sections 5 and 7."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from earnest.protocol.manifest import Manifest
-from earnest.protocol.merkle import content_root
 from earnest.protocol.verdicts import Verdict
-from earnest.training.codecs import Codec, PayloadError, Update
+from earnest.training.codecs import PayloadError, Update
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why an update earns nothing: a non-zero verdict, and a reason in words for the evidence file."""
+    """A verdict other than accepted, and the reason as text, which goes into the measurements file."""
 
     verdict: Verdict
     reason: str
 
 
-def check_payload(payload: bytes, manifest: Manifest, codec: Codec, max_bytes: int) -> Update | Rejection:
-    """Decode `payload`, or say what is wrong with it. Nothing a payload claims is allocated before it is
-    checked.
+UNAVAILABLE = Rejection(Verdict.UNAVAILABLE, "no mirror had the payload by the end of the reveal window")
+OWN_FAILURE = Rejection(Verdict.ABSTAIN, "the validator's own infrastructure failed")
+"""A failure of the validator's own machine is never a verdict on a trainer."""
 
-    Bytes that do not hash to the root committed are not the payload: whoever served them proved nothing
-    against the trainer, so it is unavailable, not malformed. `manifest.size` is for the record and decides
-    nothing.
+
+def check_update(decoded: Update | PayloadError) -> Update | Rejection:
+    """Returns the update, or verdict 3 (malformed) for a payload that does not decode or has norm 0.
+
+    The payload's root and size were checked when it was fetched: other bytes are not the trainer's payload, and prove
+    nothing against it. `manifest.size` is for the record only.
     """
-    if len(payload) > max_bytes:
-        return Rejection(Verdict.MALFORMED, f"{len(payload)} bytes, more than the recipe's {max_bytes}")
-    if content_root(payload) != manifest.update:
-        return Rejection(Verdict.UNAVAILABLE, "content does not have the root that was committed")
-    try:
-        update = codec.decode(payload)
-    except PayloadError as error:
-        return Rejection(Verdict.MALFORMED, str(error))
-    if update.norm == 0:
+    if isinstance(decoded, PayloadError):
+        return Rejection(Verdict.MALFORMED, str(decoded))
+    if decoded.norm == 0:
         return Rejection(Verdict.MALFORMED, "norm is zero")
-    return update
+    return decoded

@@ -1,18 +1,16 @@
-"""From a judgement to what goes on record: the report, and the evidence file from which anyone can redo each
-number.
+"""The report on a round, and the measurements file from which anyone can recompute it. Protocol section 7.
 
-The evidence file is canonical JSON (keys sorted, no spaces, ASCII). Losses are float64 in nats per byte,
-written so that reading them back gives the same bits; sequences are in the order they were drawn, so gains,
-standard errors, margins, weights and e-values follow from the file, and the losses themselves from the states
-and payloads that it names. A report names it by its content root, under which it can be fetched like a
-payload.
+The measurements file is canonical JSON (sorted keys, no spaces, ASCII). Losses are float64 in nats per byte, written so
+that reading them gives the same bits, in the order in which the sequences were drawn. Gains, standard errors, margins,
+weights and e-values follow from the file; the losses follow from the states and payloads that it names. A report names
+it by its content root, under which it is fetched like a payload.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from earnest.base.strict_json import write_json
 from earnest.protocol.merkle import samples_root
 from earnest.protocol.report import ABSENT, Report, SeatVote
 from earnest.protocol.step import clip_factor
@@ -23,23 +21,23 @@ from earnest.validator.round import Judgement, RoundInputs, Submission
 FORMAT = "earnest-measurements-1"
 
 
-def build_report(judgement: Judgement, base_root: bytes, newest_root: bytes, evidence: bytes) -> Report:
-    """The report to seal; `evidence` is the content root under which the evidence file was put."""
-    return Report(base_root, newest_root, evidence, judgement.votes)
+def build_report(judgement: Judgement, base_root: bytes, newest_root: bytes, measurements: bytes) -> Report:
+    """Returns the report to commit; `measurements` is the content root of the measurements file."""
+    return Report(base_root, newest_root, measurements, judgement.votes)
 
 
 def abstention(inputs: RoundInputs) -> Report:
-    """The report of a validator that could not judge: it abstains from every seat that revealed."""
+    """Returns the report of a validator that could not judge: it abstains on every seat that revealed."""
     votes = [ABSENT] * inputs.trainer_limit
-    for one in inputs.submissions:
-        votes[one.seat] = SeatVote(0, Verdict.ABSTAIN)
+    for submission in inputs.submissions:
+        votes[submission.seat] = SeatVote(0, Verdict.ABSTAIN)
     return Report(inputs.base_root, inputs.newest_root, bytes(32), tuple(votes))
 
 
 def measurements_file(inputs: RoundInputs, judgement: Judgement) -> bytes:
-    """Everything a judgement rests on, as canonical JSON. Protocol section 7."""
+    """Returns everything that a judgement follows from, as canonical JSON."""
     measured = judgement.measurements
-    return canonical_json(
+    return write_json(
         {
             "format": FORMAT,
             "recipe": inputs.recipe.hash().hex(),
@@ -53,54 +51,50 @@ def measurements_file(inputs: RoundInputs, judgement: Judgement) -> bytes:
                 "before": _numbers(measured.before),
                 "control": _numbers(measured.control),
             },
-            "seats": [_seat(inputs, judgement, one) for one in inputs.submissions],
+            "seats": [_seat(inputs, judgement, submission) for submission in inputs.submissions],
         }
     )
 
 
-def canonical_json(document: dict[str, Any]) -> bytes:
-    """One document, one byte string. Raises ValueError for a number that JSON has no word for."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _seat(inputs: RoundInputs, judgement: Judgement, one: Submission) -> dict[str, Any]:
-    """What was found about one seat, as far as its questions went."""
-    seat, vote = one.seat, judgement.votes[one.seat]
-    found: dict[str, Any] = {
+def _seat(inputs: RoundInputs, judgement: Judgement, submission: Submission) -> dict[str, Any]:
+    """Returns the entry of one seat: only the fields of the checks that it reached."""
+    seat = submission.seat
+    vote = judgement.votes[seat]
+    entry: dict[str, Any] = {
         "seat": seat,
-        "trainer": one.manifest.trainer,
-        "position": list(one.position),
-        "update": one.manifest.update.hex(),
+        "trainer": submission.manifest.trainer,
+        "position": list(submission.position),
+        "update": submission.manifest.update.hex(),
         "verdict": Verdict(vote.verdict).name.lower(),
         "weight": vote.weight,
     }
-    if refusal := judgement.refusals.get(seat):
-        found["reason"] = refusal.reason
-    if published := judgement.updates.get(seat):
-        norm = published.update.norm
-        found |= {"norm": norm, "clip_factor": clip_factor(norm, inputs.clip_norm)}
+    if rejection := judgement.rejections.get(seat):
+        entry["reason"] = rejection.reason
+    if past := judgement.updates.get(seat):
+        norm = past.update.norm
+        entry |= {"norm": norm, "clip_factor": clip_factor(norm, inputs.clip_norm)}
     if likeness := judgement.likeness.get(seat):
         original = likeness.original
-        found["most_like"] = {
+        entry["most_like"] = {
             "seat": original.seat,
             "round": original.round,
             "update": original.root.hex(),
             "value": likeness.value,
         }
     if (after := judgement.measurements.after.get(seat)) is not None:
-        found["held_out_after"] = _numbers(after)
+        entry["held_out_after"] = _numbers(after)
     if own := judgement.measurements.own.get(seat):
-        found["own"] = {
+        entry["own"] = {
             "samples": samples_root(own.samples).hex(),
             "before": _numbers(own.before),
             "control": _numbers(own.control),
             "after": _numbers(own.after),
         }
     if score := judgement.scores.get(seat):
-        found["score"] = {"gain": score.gain_mean, "gain_se": score.gain_se, "margin": score.margin}
+        entry["score"] = {"gain": score.gain_mean, "gain_se": score.gain_se, "margin": score.margin}
     if harm := judgement.harm.get(seat):
-        found["harm"] = {"e_held_out": harm.held_out, "e_own": harm.own, "threshold": harm.threshold}
-    return found
+        entry["harm"] = {"e_held_out": harm.held_out, "e_own": harm.own, "threshold": harm.threshold}
+    return entry
 
 
 def _numbers(losses: Losses) -> list[float]:

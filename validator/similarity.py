@@ -1,10 +1,9 @@
-"""Is an update somebody else's? Protocol section 7: copied (verdict 5) and similar (verdict 7).
+"""Similarity: compares an update with others of this and the last 8 rounds. Protocol section 7, verdicts 5 and 7.
 
-Only the later of two commitments, by (block, index), is ever the copy. Identical decoded updates are proof,
-in this or the last 8 rounds, by any seat, the trainer's own included. Likeness is not proof and costs pay
-only: where the codec is sparse, the overlap of index sets; else the cosine that is left once the mean
-direction of the others is projected out, in two rounds. The raw cosine is never asked: honest updates of an
-early round reach 0.97 (measured).
+Of two commitments only the later one, by (block, log index), can be the copy. An identical decoded update is proof, of
+any seat, the trainer's own included. Likeness is no proof and costs pay only. It is the overlap of index sets where the
+codec is sparse; otherwise the cosine that remains after the mean direction of the others is projected out, and it has
+to be too large in two rounds. The raw cosine is not used: honest updates of an early round reach 0.97 (measured).
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from earnest.client.run.record import LogPosition
 from earnest.protocol.recipe import Scoring
 from earnest.training.codecs import Update
 
-MEMORY_ROUNDS = 8
-"""Rounds for which an update stays comparable."""
+COMPARED_ROUNDS = 8
+"""Earlier rounds whose updates a later one is compared with."""
 
 
 @dataclass(frozen=True)
 class PastUpdate:
-    """An update that lies open, of this round or of an earlier one; `root` is that of its payload."""
+    """A public update, of this round or of an earlier one; `root` is that of its payload."""
 
     round: int
     seat: int
@@ -39,23 +38,23 @@ class PastUpdate:
 
 @dataclass(frozen=True)
 class Likeness:
-    """How much an update is like the earlier one it is most like: an overlap of indices, or a cosine."""
+    """The other update that an update is most like, and how much: an overlap of index sets, or a cosine."""
 
     value: float
     original: PastUpdate
 
 
 def original_of(late: PastUpdate, others: Iterable[PastUpdate]) -> PastUpdate | None:
-    """The earliest commitment whose decoded update is identical to that of `late`, if there is one."""
+    """Returns the earliest commitment before `late` whose decoded update is identical, or None."""
     same = (other for other in others if _before(other, late) and other.update.content == late.update.content)
     return min(same, key=lambda other: other.position, default=None)
 
 
 def compare(current: Sequence[PastUpdate], earlier: Sequence[PastUpdate]) -> dict[int, Likeness]:
-    """For each seat of this round the most alike update of another trainer that was committed before its own.
+    """Returns, by seat of this round, the most similar update of another trainer that was committed earlier.
 
-    Seats without anything to be compared with are left out. A trainer's own earlier updates are not asked: it
-    may resemble itself, and a replay of itself shows in the margin.
+    A seat without an earlier commitment of others is left out. A trainer's own earlier updates are not compared: it may
+    resemble itself, and a replay has no margin.
     """
     if not current:
         return {}
@@ -64,7 +63,7 @@ def compare(current: Sequence[PastUpdate], earlier: Sequence[PastUpdate]) -> dic
         table = np.array([[index_overlap(a.update, b.update) for b in everyone] for a in current])
     else:
         table = residual_cosines([one.update for one in current], [one.update for one in earlier])
-    found: dict[int, Likeness] = {}
+    most_like: dict[int, Likeness] = {}
     for row, late in zip(table, current, strict=True):
         rivals = [
             Likeness(float(value), other)
@@ -72,12 +71,12 @@ def compare(current: Sequence[PastUpdate], earlier: Sequence[PastUpdate]) -> dic
             if other.trainer != late.trainer and _before(other, late)
         ]
         if rivals:
-            found[late.seat] = max(rivals, key=lambda likeness: likeness.value)
-    return found
+            most_like[late.seat] = max(rivals, key=lambda likeness: likeness.value)
+    return most_like
 
 
 def too_alike(late: PastUpdate, likeness: Likeness, scoring: Scoring) -> bool:
-    """Whether a likeness is more than honest updates have. Cosines of round 0 say nothing and never are."""
+    """True if a likeness is larger than honest updates have. Cosines of round 0 are ignored: they say nothing."""
     if late.update.indices is not None:
         return likeness.value >= scoring.overlap_similarity
     return late.round > 0 and likeness.value >= scoring.cosine_similarity
@@ -86,38 +85,39 @@ def too_alike(late: PastUpdate, likeness: Likeness, scoring: Scoring) -> bool:
 def remember(
     earlier: Mapping[str, tuple[int, ...]], trainers: Iterable[str], round_: int
 ) -> dict[str, tuple[int, ...]]:
-    """By trainer the rounds, this one and the 8 before it, in which its update was too alike."""
+    """Returns, by trainer, the rounds in which its update was too alike: of this round and the 8 before it."""
     now = dict.fromkeys(trainers, (round_,))
     rounds = {
-        trainer: tuple(r for r in earlier.get(trainer, ()) if r >= round_ - MEMORY_ROUNDS)
+        trainer: tuple(r for r in earlier.get(trainer, ()) if r >= round_ - COMPARED_ROUNDS)
         + now.get(trainer, ())
         for trainer in sorted({*earlier, *now})
     }
-    return {trainer: kept for trainer, kept in rounds.items() if kept}
+    return {trainer: alike for trainer, alike in rounds.items() if alike}
 
 
 def index_overlap(a: Update, b: Update) -> float:
-    """Share of the smaller index set that the larger one has too, 0 to 1; 0 where either is dense.
+    """Returns the share of the smaller index set that is in the larger one too, 0 to 1; 0 if either is dense.
 
-    Only indices that carry a number count: a chunk where nothing changed names the same indices for everyone.
+    Only indices that carry a number count: a chunk where nothing changed has the same indices for everyone.
     """
     if a.indices is None or b.indices is None:
         return 0.0
-    here, there = a.indices[a.bits != 0], b.indices[b.bits != 0]
-    return np.intersect1d(here, there, assume_unique=True).size / max(1, min(len(here), len(there)))
+    of_a = a.indices[a.bits != 0]
+    of_b = b.indices[b.bits != 0]
+    return np.intersect1d(of_a, of_b, assume_unique=True).size / max(1, min(len(of_a), len(of_b)))
 
 
 def residual_cosines(current: Sequence[Update], earlier: Sequence[Update]) -> NDArray[np.float64]:
-    """Cosines of each of this round's updates with `[*earlier, *current]` after the common part is taken out.
+    """Returns the cosines of this round's updates with `[*earlier, *current]` after projecting out the common part.
 
-    float64 [current, earlier + current]. For row i, u is the mean direction of the round's other updates,
-    each counted as far as it points the way of i: noise and turned updates would leave common parts in. Both
-    sides lose their part along u. With directions x of unit length all follows from their inner products:
+    float64 [current, earlier + current]. For row i, u is the mean direction of the round's other updates, each weighted
+    by max(0, its cosine with i): noise and updates turned around would leave common parts in. Both sides lose their
+    component along u. With directions x of unit length, inner products are enough:
 
         u ~ sum_o max(0, x_i.x_o) x_o
         cos = (x_i.x_j - (x_i.u)(x_j.u)) / sqrt((1 - (x_i.u)^2) (1 - (x_j.u)^2))
 
-    Where nothing points the way of i, or a side is nothing but u, there is no cosine to speak of: 0.
+    The cosine is 0 if no other update has a positive cosine with i, or if nothing of a side remains without u.
     """
     directions = torch.stack([_direction(update) for update in (*earlier, *current)])
     products = (directions @ directions.T).numpy()
@@ -136,9 +136,9 @@ def residual_cosines(current: Sequence[Update], earlier: Sequence[Update]) -> ND
     return cosines
 
 
-def recent(published: Iterable[PastUpdate], round_: int) -> tuple[PastUpdate, ...]:
-    """Those of the last 8 rounds before `round_`."""
-    return tuple(one for one in published if round_ - MEMORY_ROUNDS <= one.round < round_)
+def recent(updates: Iterable[PastUpdate], round_: int) -> tuple[PastUpdate, ...]:
+    """Returns the updates of the 8 rounds before `round_`."""
+    return tuple(one for one in updates if round_ - COMPARED_ROUNDS <= one.round < round_)
 
 
 def _before(other: PastUpdate, late: PastUpdate) -> bool:
@@ -146,6 +146,6 @@ def _before(other: PastUpdate, late: PastUpdate) -> bool:
 
 
 def _direction(update: Update) -> Tensor:
-    """The update as one float64 vector of unit length, parameters in name order."""
+    """Returns the update as one float64 vector of unit length, parameters in name order."""
     flat = update.flat().double()
     return flat / torch.linalg.vector_norm(flat)

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from errno import ENOMEM
 
 import structlog
 
@@ -160,9 +161,23 @@ class Follower:
             log.error("object not kept", cause=str(error))
             return content_root(content)
 
-    def payloads(self, round: int) -> dict[int, bytes | StorageError | OSError]:
-        """By revealed seat its payload, or why it is not to be had; all are fetched side by side."""
-        return self._obtain(self.payload, round, sorted(self.record.round(round).manifests))
+    def updates(self, round: int) -> dict[int, Update | PayloadError | StorageError | OSError]:
+        """Returns the decoded update, or the error, of every revealed seat. Fetches concurrently, decodes once."""
+        seats = sorted(self.record.round(round).manifests)
+        payloads = self._obtain(self.payload, round, [s for s in seats if (round, s) not in self._updates])
+        return {seat: self._decoded(round, seat, payloads.get(seat)) for seat in seats}
+
+    def _decoded(
+        self, round: int, seat: int, payload: bytes | StorageError | OSError | None
+    ) -> Update | PayloadError | StorageError | OSError:
+        if isinstance(payload, bytes):
+            try:
+                self._updates[round, seat] = self.codec.decode(payload)
+            except PayloadError as error:
+                return error
+            except MemoryError:
+                return OSError(ENOMEM, "not enough memory to decode the payload")
+        return self._updates[round, seat] if payload is None or isinstance(payload, bytes) else payload
 
     def evidences(self, round: int) -> dict[int, bytes | StorageError | OSError]:
         """By seat whose reveal was attested its evidence, or why it is not to be had."""

@@ -57,14 +57,6 @@ def test_held_out_sample_needs_the_rounds_own_seed():
     assert samples.held_out(seed(1)) != samples.held_out(seed(2))
 
 
-def test_own_samples_come_from_everything_assigned():
-    samples = SamplePool(100, 50, 10).assign(seed(0), [0])
-    own = samples.own(0, seed(1), 20)
-    assert len(set(own)) == 20
-    assert set(own) < set(samples.assigned[0])
-    assert set(samples.own(0, seed(1), 999)) == set(samples.assigned[0])
-
-
 def test_a_late_joiner_that_replays_gets_the_same():
     early, late = SamplePool(50, 3, 5), SamplePool(50, 3, 5)
     history = [(seed(0), [0]), (seed(1), [0, 1]), (seed(2), []), (seed(3), [1])]

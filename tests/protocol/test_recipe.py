@@ -134,7 +134,7 @@ def edited(path: str, value) -> bytes:
         (
             "codec.name",
             "zip",
-            "recipe.codec: no codec named 'zip'; there are dense-bf16, int8, topk-2bit, lowrank-int4",
+            "recipe.codec: no codec named 'zip'; the codecs are dense-bf16, int8, topk-2bit, lowrank-int4",
         ),
         ("codec.k", 5000, "1 <= k <= chunk"),
         ("codec.chunk", 65_537, "1 <= k <= chunk <= 65536"),

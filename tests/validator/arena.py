@@ -17,13 +17,14 @@ from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.seed import fallback_seed, round_seed
-from earnest.training.codecs import make_codec
+from earnest.training.codecs import Codec, PayloadError, Update, make_codec
 from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.outer import aggregate, outer_step
 from earnest.training.diloco.state import state_root
 from earnest.training.tasks.task import Task
 from earnest.validator.judge import History, Judgement, RoundInputs, Submission, judge_round
+from earnest.validator.payload import Rejection, check_update
 
 RUN = 1
 
@@ -45,7 +46,7 @@ class Arena:
         self.honest: list[dict[int, bytes]] = [{} for _ in attacks]
         self.published: list[dict[int, bytes]] = [{} for _ in attacks]
         self.counted: list[tuple[float, int]] = []
-        self.memory = History()
+        self.history = History()
         self.round = 0
 
     def train(self) -> RoundInputs:
@@ -61,7 +62,6 @@ class Arena:
                 submissions.append(self._submission(seat, payload, root, samples.assigned[seat]))
         inputs = RoundInputs(
             recipe=self.recipe,
-            codec=self.codec,
             task=self.task,
             round=self.round,
             rounds=self.rounds,
@@ -74,7 +74,7 @@ class Arena:
             submissions=tuple(submissions),
             assigned=samples.assigned,
             held_out=samples.held_out(seed),
-            memory=self.memory,
+            history=self.history,
         )
         self.seed = seed
         return inputs
@@ -89,7 +89,7 @@ class Arena:
             gradient = aggregate(list(updates.items()), shares, inputs.clip_norm, outer.aggregation)
             self.state = outer_step(self.state, gradient, outer.lr, outer.momentum)
             self.counted = [(update.norm, consensus[seat]) for seat, update in updates.items()]
-        self.memory = judgement.memory
+        self.history = judgement.history
         self.round += 1
 
     def play(self) -> Judgement:
@@ -119,6 +119,11 @@ class Arena:
             self.published[seat][self.round] = payload
         return payload
 
+    def with_payload(self, submission: Submission, payload: bytes) -> Submission:
+        """The same submission, committed to another payload."""
+        manifest = replace(submission.manifest, update=content_root(payload), size=len(payload))
+        return replace(submission, manifest=manifest, update=decoded(self.codec, payload))
+
     def _submission(self, seat: int, payload: bytes, root: bytes, ids: Sequence[int]) -> Submission:
         manifest = Manifest(
             run=RUN,
@@ -132,10 +137,12 @@ class Arena:
             tokens=0,
             size=len(payload),
         )
-        return Submission(seat, manifest, LogPosition(100 + self.round, seat), payload)
+        return Submission(seat, manifest, LogPosition(100 + self.round, seat), decoded(self.codec, payload))
 
 
-def with_payload(submission: Submission, payload: bytes) -> Submission:
-    """The same submission, committed to another payload."""
-    manifest = replace(submission.manifest, update=content_root(payload), size=len(payload))
-    return replace(submission, manifest=manifest, payload=payload)
+def decoded(codec: Codec, payload: bytes) -> Update | Rejection:
+    """The payload as a validator's node passes it to the judge."""
+    try:
+        return check_update(codec.decode(payload))
+    except PayloadError as error:
+        return check_update(error)

@@ -1,4 +1,4 @@
-"""Whose reveals an enclave stands behind: the registration on the record, its evidence, the policy, no more."""
+"""Attestation of reveals: decided by the registration on the record, its evidence file and the policy."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import RootedState
 from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.validator.attested import Enclaves
-from earnest.validator.judge import Missing, judge_round
-from earnest.validator.payload import Rejection
+from earnest.validator.judge import judge_round
+from earnest.validator.payload import UNAVAILABLE, Rejection
 from tests.client.attested_town import VENDOR, Town, enclave_key, open_town
 from tests.client.world import TRAINER_BOND, make_world
 from tests.validator.arena import Arena
@@ -211,7 +211,7 @@ def test_an_unattested_update_earns_nothing_and_costs_nothing(arena: Arena) -> N
     refusal = Rejection(Verdict.NOT_COUNTED, "not attested: the reveal was not attested")
     judged = judge_round(replace(inputs, unattested={2: refusal}))
     assert (judged.votes[2].weight, judged.votes[2].verdict) == (0, Verdict.NOT_COUNTED)
-    assert judged.refusals == {2: refusal}
+    assert judged.rejections == {2: refusal}
     assert 2 not in judged.measurements.after
     assert [judged.votes[seat].verdict for seat in (0, 1, 3)] == [Verdict.ACCEPTED] * 3
     assert refusal.reason.encode() in judged.measurements_file
@@ -219,7 +219,7 @@ def test_an_unattested_update_earns_nothing_and_costs_nothing(arena: Arena) -> N
 
 def test_what_is_wrong_with_the_payload_comes_first(arena: Arena) -> None:
     inputs = arena.train()
-    first = replace(inputs.submissions[0], payload=Missing.UNAVAILABLE)
+    first = replace(inputs.submissions[0], update=UNAVAILABLE)
     refusal = Rejection(Verdict.NOT_COUNTED, "not attested")
     inputs = replace(inputs, submissions=(first, *inputs.submissions[1:]), unattested={0: refusal})
     assert judge_round(inputs).votes[0].verdict == Verdict.UNAVAILABLE
@@ -251,6 +251,6 @@ def test_a_lack_of_memory_is_an_abstention_and_not_the_end_of_the_process(
     def exhausted(content: bytes) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("earnest.validator.attested.Evidence.read", exhausted)
+    monkeypatch.setattr("earnest.validator.attested.EvidenceFile.read", exhausted)
     found = view.unattested(0)
     assert found[0].verdict == Verdict.ABSTAIN

@@ -13,9 +13,10 @@ from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict
 from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.validator.gain import Meter
-from earnest.validator.judge import History, Judgement, Missing, RoundInputs, Submission, judge_round
+from earnest.validator.judge import History, Judgement, RoundInputs, Submission, judge_round
+from earnest.validator.payload import OWN_FAILURE, UNAVAILABLE
 from earnest.validator.round import Measurements
-from tests.validator.arena import Arena, with_payload
+from tests.validator.arena import Arena
 from tests.validator.conftest import OPTIONS
 
 CHEAT = 3
@@ -47,7 +48,7 @@ def test_honest_trainers_are_accepted_with_weight(arena: Arena):
     assert [vote.verdict for vote in judgement.votes] == [Verdict.ACCEPTED] * 4
     assert sum(vote.weight for vote in judgement.votes) > 60_000
     assert all(score.gain > 0 for score in judgement.scores.values())
-    assert not judgement.refusals
+    assert not judgement.rejections
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_turned_update_is_harmful_in_its_third_round(arena: Arena):
     assert attack(arena, "sign-flip", 2).votes[CHEAT] == SeatVote(0, Verdict.ACCEPTED)
     judgement = arena.play()
     assert judgement.votes[CHEAT] == SeatVote(0, Verdict.HARMFUL)
-    assert "threshold" in judgement.refusals[CHEAT].reason
+    assert "threshold" in judgement.rejections[CHEAT].reason
     assert_honest_are_accepted(judgement)
 
 
@@ -88,7 +89,7 @@ def test_the_sparse_codec_is_judged_by_the_same_rules(sparse: Arena):
     honest = judge_round(inputs)
     assert [vote.verdict for vote in honest.votes] == [Verdict.ACCEPTED] * 4
     copied = sparse.published[0][0]
-    judgement = judge_round(swapped(inputs, CHEAT, with_payload(inputs.submissions[CHEAT], copied)))
+    judgement = judge_round(swapped(inputs, CHEAT, sparse.with_payload(inputs.submissions[CHEAT], copied)))
     assert judgement.votes[CHEAT] == SeatVote(0, Verdict.COPIED)
     assert judgement.likeness[CHEAT].value == 1
 
@@ -97,7 +98,7 @@ def test_a_sparse_copy_with_other_numbers_is_not_counted(sparse: Arena):
     inputs = sparse.train()
     original = sparse.codec.decode(sparse.published[0][1]).flat()
     disguised = sparse.codec.encode(sparse.codec.spec.split(original * 1.3)).payload
-    judgement = judge_round(swapped(inputs, CHEAT, with_payload(inputs.submissions[CHEAT], disguised)))
+    judgement = judge_round(swapped(inputs, CHEAT, sparse.with_payload(inputs.submissions[CHEAT], disguised)))
     assert judgement.votes[CHEAT] == SeatVote(0, Verdict.NOT_COUNTED)
 
 
@@ -106,7 +107,7 @@ def test_a_sparse_copy_with_other_numbers_is_not_counted(sparse: Arena):
 
 def test_an_identical_update_is_the_later_commitments_fault_whatever_its_seat(arena: Arena):
     inputs = arena.train()
-    twin = with_payload(inputs.submissions[0], arena.published[2][arena.round])
+    twin = arena.with_payload(inputs.submissions[0], arena.published[2][arena.round])
     judgement = judge_round(swapped(inputs, 0, replace(twin, position=LogPosition(10_000, 0))))
     assert judgement.votes[0].verdict == Verdict.COPIED
     assert judgement.votes[2].verdict == Verdict.ACCEPTED
@@ -117,7 +118,7 @@ def test_an_identical_update_is_the_later_commitments_fault_whatever_its_seat(ar
 
 def test_a_replay_of_its_own_published_update_is_copied(arena: Arena):
     inputs = arena.train()
-    replay = with_payload(inputs.submissions[1], arena.published[1][0])
+    replay = arena.with_payload(inputs.submissions[1], arena.published[1][0])
     assert judge_round(swapped(inputs, 1, replay)).votes[1].verdict == Verdict.COPIED
 
 
@@ -129,19 +130,19 @@ def test_a_wrong_base_costs_pay_and_is_no_evidence_of_harm(arena: Arena):
     judgement = judge_round(swapped(inputs, CHEAT, lagging))
     assert judgement.votes[CHEAT] == SeatVote(0, Verdict.NOT_COUNTED)
     trainer = lagging.manifest.trainer
-    assert judgement.memory.harm.tests.get(trainer) == inputs.memory.harm.tests.get(trainer)
+    assert judgement.history.harm.tests.get(trainer) == inputs.history.harm.tests.get(trainer)
 
 
 def test_a_copy_from_a_wrong_base_is_still_a_copy(arena: Arena):
     inputs = arena.train()
-    copy = with_payload(inputs.submissions[CHEAT], arena.published[0][arena.round])
+    copy = arena.with_payload(inputs.submissions[CHEAT], arena.published[0][arena.round])
     copy = replace(copy, manifest=replace(copy.manifest, base_state=b"\7" * 32))
     assert judge_round(swapped(inputs, CHEAT, copy)).votes[CHEAT].verdict == Verdict.COPIED
 
 
 def test_a_broken_payload_from_a_wrong_base_is_still_broken(arena: Arena):
     inputs = arena.train()
-    broken = with_payload(inputs.submissions[CHEAT], b"nonsense")
+    broken = arena.with_payload(inputs.submissions[CHEAT], b"nonsense")
     broken = replace(broken, manifest=replace(broken.manifest, base_state=b"\7" * 32))
     assert judge_round(swapped(inputs, CHEAT, broken)).votes[CHEAT].verdict == Verdict.MALFORMED
 
@@ -163,7 +164,7 @@ def test_a_dense_likeness_counts_only_when_it_comes_twice(arena: Arena):
         noise = rng.standard_normal(len(original)).astype(np.float32)
         noise *= 0.1 * float(original.norm()) / np.linalg.norm(noise)
         payload = arena.codec.encode(arena.codec.spec.split(original + torch.from_numpy(noise))).payload
-        inputs = swapped(inputs, CHEAT, with_payload(inputs.submissions[CHEAT], payload))
+        inputs = swapped(inputs, CHEAT, arena.with_payload(inputs.submissions[CHEAT], payload))
         judgement = judge_round(inputs)
         assert judgement.likeness[CHEAT].value >= inputs.recipe.scoring.cosine_similarity
         assert judgement.votes[CHEAT].verdict == expected
@@ -173,7 +174,7 @@ def test_a_dense_likeness_counts_only_when_it_comes_twice(arena: Arena):
 def test_what_is_refused_is_neither_measured_nor_in_the_control(arena: Arena):
     inputs = arena.train()
     without = replace(inputs, submissions=inputs.submissions[:CHEAT])
-    zero = with_payload(inputs.submissions[CHEAT], b"nonsense")
+    zero = arena.with_payload(inputs.submissions[CHEAT], b"nonsense")
     with_refused = judge_round(swapped(inputs, CHEAT, zero))
     assert CHEAT not in with_refused.measurements.own
     assert np.array_equal(with_refused.measurements.control, judge_round(without).measurements.control)
@@ -210,7 +211,7 @@ def test_updates_and_control_are_measured_clipped_and_at_half_strength(arena: Ar
 
 def test_a_failure_of_its_own_makes_the_validator_abstain_on_that_seat_only(arena: Arena):
     inputs = arena.train()
-    failed = replace(inputs.submissions[1], payload=Missing.OWN_FAILURE)
+    failed = replace(inputs.submissions[1], update=OWN_FAILURE)
     judgement = judge_round(swapped(inputs, 1, failed))
     assert judgement.votes[1] == SeatVote(0, Verdict.ABSTAIN)
     assert all(judgement.votes[seat].verdict == Verdict.ACCEPTED for seat in (0, 2, 3))
@@ -218,7 +219,7 @@ def test_a_failure_of_its_own_makes_the_validator_abstain_on_that_seat_only(aren
 
 def test_a_payload_that_no_mirror_had_is_unavailable(arena: Arena):
     inputs = arena.train()
-    missing = replace(inputs.submissions[1], payload=Missing.UNAVAILABLE)
+    missing = replace(inputs.submissions[1], update=UNAVAILABLE)
     assert judge_round(swapped(inputs, 1, missing)).votes[1] == SeatVote(0, Verdict.UNAVAILABLE)
 
 
@@ -246,7 +247,7 @@ def test_the_same_inputs_give_the_same_judgement_to_the_last_byte(arena: Arena):
     one, other = judge_round(inputs), judge_round(inputs)
     assert one.votes == other.votes
     assert one.measurements_file == other.measurements_file
-    assert one.memory.to_bytes() == other.memory.to_bytes()
+    assert one.history.to_bytes() == other.history.to_bytes()
 
 
 def test_own_samples_are_drawn_from_everything_assigned(arena: Arena):
@@ -259,14 +260,14 @@ def test_own_samples_are_drawn_from_everything_assigned(arena: Arena):
     assert own[0].samples != other_seed[0].samples
 
 
-def test_memory_is_the_same_after_a_restart(arena: Arena):
+def test_history_is_the_same_after_a_restart(arena: Arena):
     attack(arena, "sign-flip", 2)
     inputs = arena.train()
-    saved = inputs.memory.to_bytes()
-    restored = History.from_bytes(saved).with_earlier(inputs.memory.earlier)
-    assert restored == inputs.memory
+    saved = inputs.history.to_bytes()
+    restored = History.from_bytes(saved).with_earlier(inputs.history.earlier)
+    assert restored == inputs.history
     assert (
-        judge_round(replace(inputs, memory=restored)).measurements_file
+        judge_round(replace(inputs, history=restored)).measurements_file
         == judge_round(inputs).measurements_file
     )
 

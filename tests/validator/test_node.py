@@ -275,9 +275,9 @@ def test_a_restarted_validator_remembers_what_an_uninterrupted_one_does(tmp_path
             world.open("validator-1").serve()
             world.node("validator-1", judge=watching("validator-1"))
         for whole, restarted in zip(*seen.values(), strict=True):
-            assert whole.memory.to_bytes() == restarted.memory.to_bytes()
-            assert [(p.round, p.seat, p.position, p.update.content) for p in whole.memory.earlier] == [
-                (p.round, p.seat, p.position, p.update.content) for p in restarted.memory.earlier
+            assert whole.history.to_bytes() == restarted.history.to_bytes()
+            assert [(p.round, p.seat, p.position, p.update.content) for p in whole.history.earlier] == [
+                (p.round, p.seat, p.position, p.update.content) for p in restarted.history.earlier
             ]
         assert len(seen["validator-1"]) == 3
         for round in range(3):
@@ -291,8 +291,8 @@ def test_rounds_that_were_missed_do_not_wipe_the_memory(tmp_path: Path) -> None:
         assert isinstance(node, ValidatorNode)
         kept = json.dumps({"alike": {"trainer": [3]}, "harm": {}}, sort_keys=True).encode()
         node.parts.journal.put(f"{world.run}/judged/3", kept)
-        assert node._kept_memory(6).to_bytes() == kept
-        assert node._kept_memory(3).to_bytes() != kept
+        assert node._saved_history(6).to_bytes() == kept
+        assert node._saved_history(3).to_bytes() != kept
 
 
 # Silence

@@ -1,21 +1,18 @@
 """Is the payload what its manifest promised? Every broken one gets its verdict and a reason, and none a crash."""
 
 import pickle
-from dataclasses import replace
 
 import pytest
 import torch
 
-from earnest.protocol.manifest import Manifest
-from earnest.protocol.merkle import content_root
 from earnest.protocol.recipe import CodecChoice
 from earnest.protocol.verdicts import Verdict
 from earnest.training.codecs import Codec, Update, make_codec
 from earnest.training.diloco.state import Spec
-from earnest.validator.payload import Rejection, check_payload
+from earnest.validator.payload import Rejection
+from tests.validator.arena import decoded
 
 SPEC = Spec((("bias", (8,)), ("weight", (4, 8))))
-LIMIT = 1 << 16
 
 
 @pytest.fixture
@@ -28,39 +25,16 @@ def payload(codec: Codec) -> bytes:
     return codec.encode(SPEC.split(torch.linspace(-1, 1, SPEC.size))).payload
 
 
-def manifest(payload: bytes) -> Manifest:
-    trainer = "0x" + "11" * 20
-    return Manifest(1, 0, trainer, bytes(32), content_root(payload), bytes(32), bytes(32), 1, 1, len(payload))
-
-
-def refusal_of(payload: bytes, codec: Codec, max_bytes: int = LIMIT) -> Rejection:
-    checked = check_payload(payload, manifest(payload), codec, max_bytes)
+def refusal_of(payload: bytes, codec: Codec) -> Rejection:
+    checked = decoded(codec, payload)
     assert isinstance(checked, Rejection)
     return checked
 
 
 def test_a_sound_payload_is_decoded(codec: Codec, payload: bytes):
-    checked = check_payload(payload, manifest(payload), codec, LIMIT)
+    checked = decoded(codec, payload)
     assert isinstance(checked, Update)
     assert checked.norm > 0
-
-
-def test_a_wrong_size_in_the_manifest_decides_nothing(codec: Codec, payload: bytes):
-    claimed = replace(manifest(payload), size=2**60)
-    assert isinstance(check_payload(payload, claimed, codec, LIMIT), Update)
-
-
-def test_content_under_another_root_is_unavailable_and_not_the_trainers_fault(codec: Codec, payload: bytes):
-    checked = check_payload(payload + b"!", manifest(payload), codec, LIMIT)
-    assert isinstance(checked, Rejection)
-    assert checked.verdict == Verdict.UNAVAILABLE
-
-
-def test_a_payload_of_the_largest_allowed_size_passes_and_one_byte_more_does_not(
-    codec: Codec, payload: bytes
-):
-    assert isinstance(check_payload(payload, manifest(payload), codec, len(payload)), Update)
-    assert refusal_of(payload, codec, len(payload) - 1).verdict == Verdict.MALFORMED
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_on_private_data_harm_costs_pay_and_never_the_bond(arena: Arena):
         verdicts.append(judgement.votes[CHEAT].verdict)
     assert verdicts[-1] == Verdict.NOT_COUNTED
     assert Verdict.HARMFUL not in verdicts
-    assert "threshold" in judgement.refusals[CHEAT].reason
+    assert "threshold" in judgement.rejections[CHEAT].reason
 
 
 def test_who_may_take_fewer_steps_is_judged_on_what_they_cover(task: Task, recipe: Recipe):
