@@ -1,4 +1,4 @@
-"""AMD SEV-SNP reports: P-384 by the chip's VCEK, which AMD's ASK and ARK certify with RSA-PSS.
+"""Verifies AMD SEV-SNP reports: signed with P-384 by the chip's VCEK, which AMD's ASK and ARK certify with RSA-PSS.
 
 Layout: AMD publication 56860, "SEV Secure Nested Paging Firmware ABI", table "ATTESTATION_REPORT".
 """
@@ -33,7 +33,7 @@ POLICY_DEBUG = 1 << 19
 POLICY_MIGRATION = 1 << 18
 
 ACCEPTED_GENERATIONS = ("Genoa", "Turin")
-"""Milan's root seed can be read in software (BadFuse, MilanLaunchy, 2026): its reports prove nothing."""
+"""Not Milan: software can read its root seed (BadFuse, MilanLaunchy, 2026), so its reports prove nothing."""
 
 CHIP_ID = ObjectIdentifier("1.3.6.1.4.1.3704.1.4")
 TCB_COMPONENTS = {
@@ -48,14 +48,14 @@ TCB_BYTES = {
     "Genoa": {"boot loader": 0, "TEE": 1, "SNP": 6, "microcode": 7},
     "Turin": {"FMC": 0, "boot loader": 1, "TEE": 2, "SNP": 3, "microcode": 7},
 }
-"""Where in the 8 bytes of a TCB version each component's number is."""
+"""Index of each component's number in the 8 bytes of a TCB version."""
 
-UNCHECKED = ("revocation of the chip's key (AMD's CRL)", "that the chip is in the machine that asked")
+UNCHECKED = ("revocation of the chip's key (AMD's CRL)", "that the chip is in the machine that requested it")
 
 
 @dataclass(frozen=True)
 class SnpReport:
-    """The fields of a report that are judged."""
+    """The fields of a report that are checked."""
 
     version: int
     policy: int
@@ -71,7 +71,7 @@ class SnpReport:
 
 
 def parse_snp_report(data: bytes) -> SnpReport:
-    """Take a report apart. Raises ValueError."""
+    """Parses a report. Raises ValueError."""
     if len(data) != REPORT_BYTES:
         raise ValueError(f"{len(data)} bytes are no SNP report, which has {REPORT_BYTES}")
     version, _, policy = struct.unpack_from("<IIQ", data, 0)
@@ -106,11 +106,11 @@ def verify_snp_report(
     vmpl: int = 0,
     roots: Mapping[bytes, str] = AMD_ROOTS,
 ) -> Verification:
-    """Verify a report (1184 bytes) at Unix second `at`; never raises for hostile evidence.
+    """Verifies a report (1184 bytes) at Unix second `at`; never raises for hostile input.
 
     `vcek` is the chip's certificate, DER or PEM, and `issuers` AMD's ASK and ARK, PEM; the ARK must be one of `roots`
-    (generations by SHA-256 of the certificate). `report_data` (64 bytes) is what the report must contain; None:
-    anything. `vmpl` is the highest privilege level (a number) accepted; 0 is the guest's most privileged.
+    (generations by SHA-256 of the certificate). The report must contain `report_data` (64 bytes) unless it is None.
+    `vmpl` is the highest accepted number of a privilege level; 0 is the guest's most privileged.
     """
     try:
         parsed = parse_snp_report(report)
@@ -130,18 +130,16 @@ def verify_snp_report(
         Check("SNP signature", signed, "by the chip's key" if signed else "not signed by this chip"),
         Check("SNP chip", *_chip(parsed, chip)),
         Check("SNP TCB", *_tcb(parsed, chip, generation)),
-        Check("SNP debug", *_no(parsed.policy & POLICY_DEBUG, "the host may read the guest's memory")),
+        Check("SNP debug", *_off(parsed.policy & POLICY_DEBUG, "the host may read the guest's memory")),
     ]
     if report_data is not None:
-        asked = parsed.report_data == report_data
-        genuine.append(
-            Check("SNP report data", asked, "as asked for" if asked else "answers another challenge")
-        )
+        same = parsed.report_data == report_data
+        genuine.append(Check("SNP report data", same, "as required" if same else "another challenge"))
     policy = [
         Check("SNP generation", generation in generations, str(generation)),
         Check("SNP privilege level", parsed.vmpl <= vmpl, f"VMPL {parsed.vmpl}, at most {vmpl} accepted"),
         Check(
-            "SNP migration", *_no(parsed.policy & POLICY_MIGRATION, "a migration agent may move the guest")
+            "SNP migration", *_off(parsed.policy & POLICY_MIGRATION, "a migration agent may move the guest")
         ),
     ]
     return conclude(
@@ -156,19 +154,19 @@ def verify_snp_report(
     )
 
 
-def _no(bit: int, meaning: str) -> tuple[bool, str]:
+def _off(bit: int, meaning: str) -> tuple[bool, str]:
     return not bit, meaning if bit else "off"
 
 
 def _chip(report: SnpReport, certificate: x509.Certificate) -> tuple[bool, str]:
-    """Whether the certificate is of the chip that the report names (Turin's ids are shorter, zeros follow)."""
+    """Checks that the certificate is of the chip that the report names (Turin's ids are shorter, zeros follow)."""
     certified = _extension(certificate, CHIP_ID)
     passed = bool(certified) and report.chip_id == certified.ljust(64, b"\0")
     return passed, "as certified" if passed else "the certificate is of another chip"
 
 
 def _tcb(report: SnpReport, certificate: x509.Certificate, generation: str | None) -> tuple[bool, str]:
-    """Whether the key was derived for the TCB that the report states."""
+    """Checks that the key was derived for the TCB that the report states."""
     for component, index in TCB_BYTES.get(generation or "", {}).items():
         encoded = _extension(certificate, TCB_COMPONENTS[component])
         if (
@@ -181,7 +179,7 @@ def _tcb(report: SnpReport, certificate: x509.Certificate, generation: str | Non
 
 
 def _extension(certificate: x509.Certificate, oid: ObjectIdentifier) -> bytes:
-    """The raw value of a vendor extension, empty if it is not there."""
+    """Returns the raw value of a vendor extension, empty if it is missing."""
     try:
         value = certificate.extensions.get_extension_for_oid(oid).value
     except CERTIFICATE_ERRORS:

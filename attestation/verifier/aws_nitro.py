@@ -1,7 +1,7 @@
-"""AWS Nitro attestation documents: COSE_Sign1 with ES384, certified by the Nitro Enclaves root.
+"""Verifies AWS Nitro attestation documents: COSE_Sign1 with ES384, certified by the Nitro Enclaves root.
 
-Format: "Verifying the root of trust" of github.com/aws/aws-nitro-enclaves-nsm-api. The enclave's certificate lives for
-three hours, so a document is judged at the time it was made, or not at all.
+Format: "Verifying the root of trust" of github.com/aws/aws-nitro-enclaves-nsm-api. The enclave's certificate is valid
+for three hours, so a document can only be verified at a time near the one it was made.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UNCHECKED = ("revocation of the enclave's certificates (AWS publishes CRLs)",)
 
 @dataclass(frozen=True)
 class NitroDocument:
-    """A document taken apart; `signed` is what the signature covers."""
+    """A parsed document; `signed` is the part that the signature covers."""
 
     made_at: int
     """Unix seconds, by the hypervisor's clock."""
@@ -59,7 +59,7 @@ class NitroDocument:
 
 
 def parse_nitro_document(data: bytes) -> NitroDocument:
-    """Take a document apart, tagged or not; every byte is accounted for. Raises one of CERTIFICATE_ERRORS."""
+    """Parses a document, tagged or not; leaves no byte unread. Raises one of CERTIFICATE_ERRORS."""
     message = _cbor(data.removeprefix(COSE_SIGN1), "the document")
     if not isinstance(message, list) or len(message) != 4:
         raise ValueError("not a COSE_Sign1 message")
@@ -98,10 +98,10 @@ def verify_nitro_document(
     user_data: bytes | None = None,
     images: Collection[bytes] | None = None,
 ) -> Verification:
-    """Verify a document at Unix second `at`; never raises for hostile evidence.
+    """Verifies a document at Unix second `at`; never raises for hostile input.
 
-    `nonce` and `user_data` are what the document must contain; None: anything. `images` are the PCR0 values (SHA-384
-    of enclave images, 48 bytes) that the policy accepts; None: any that is measured.
+    The document must contain `nonce` and `user_data` unless they are None. `images` are the PCR0 values (SHA-384 of
+    enclave images, 48 bytes) that the policy checks accept; None accepts any image.
     """
     try:
         pinned = load_certificate(root)
@@ -124,15 +124,15 @@ def verify_nitro_document(
             "Nitro debug", any(image), "off" if any(image) else "PCR0 is zero: anyone may read the console"
         ),
     ]
-    for name, asked, found in (
+    for name, required, actual in (
         ("Nitro nonce", nonce, parsed.nonce),
         ("Nitro user data", user_data, parsed.user_data),
     ):
-        if asked is not None:
-            same = asked == found
-            genuine.append(Check(name, same, "as asked for" if same else "answers another challenge"))
-    known = images is None or image in images
-    policy = [Check("Nitro image", known, f"PCR0 {image.hex()[:32]}..")]
+        if required is not None:
+            same = required == actual
+            genuine.append(Check(name, same, "as required" if same else "another challenge"))
+    allowed = images is None or image in images
+    policy = [Check("Nitro image", allowed, f"PCR0 {image.hex()[:32]}..")]
     bound = parsed.nonce + parsed.user_data + parsed.public_key
     return conclude(
         genuine,
@@ -140,12 +140,12 @@ def verify_nitro_document(
         tee="nitro",
         workload=keccak(b"".join(parsed.pcrs.get(index, bytes(PCR_BYTES)) for index in range(3))),
         replay_key=keccak(bound) if bound else None,
-        unchecked=UNCHECKED if nonce is not None else (*UNCHECKED, "freshness: no nonce was asked for"),
+        unchecked=UNCHECKED if nonce is not None else (*UNCHECKED, "freshness: no nonce was required"),
     )
 
 
 def _cbor(data: bytes, what: str) -> Any:
-    """One plain CBOR value that is all of `data`. Raises ValueError."""
+    """Decodes `data`, which must be exactly one plain CBOR value. Raises ValueError."""
     if len(data) > MAX_DOCUMENT_BYTES:
         raise ValueError(f"{what} is larger than {MAX_DOCUMENT_BYTES} bytes")
     _check_plain(data, what)
@@ -158,7 +158,7 @@ def _cbor(data: bytes, what: str) -> Any:
 def _check_plain(data: bytes, what: str) -> None:
     """Raises ValueError unless `data` is one value of numbers, strings of stated length, lists, maps and null.
 
-    Tags make a decoder build dates, decimals, patterns and shared references, and a document needs none.
+    Tags make a decoder build dates, decimals, patterns and shared references; a document needs none of them.
     """
     at, left = 0, [1]  # values still to come in each container that is open; below zero: until a break
     while left:
@@ -177,17 +177,17 @@ def _check_plain(data: bytes, what: str) -> None:
             width = 1 << (size - 24)
             size, at = int.from_bytes(data[at : at + width]), at + width
         elif size >= 28 and not (size == 31 and kind in (4, 5)):
-            raise ValueError(f"{what} is no plain CBOR")
+            raise ValueError(f"{what} is not plain CBOR")
         elif size == 31:
             size = -1
         if kind == 6 or (kind == 7 and not 20 <= size <= 22):
-            raise ValueError(f"{what} is no plain CBOR")
+            raise ValueError(f"{what} is not plain CBOR")
         if kind in (2, 3):
             at += size
         elif kind in (4, 5):
             left.append(size * (kind - 3))
     if at != len(data):
-        raise ValueError(f"bytes behind {what}" if at < len(data) else f"{what} ends early")
+        raise ValueError(f"bytes after {what}" if at < len(data) else f"{what} ends early")
 
 
 def _pcrs(value: Any) -> dict[int, bytes]:
@@ -197,13 +197,13 @@ def _pcrs(value: Any) -> dict[int, bytes]:
         if type(index) is not int or not 0 <= index < MAX_PCRS:
             raise ValueError("a register's number is out of range")
         if not isinstance(digest, bytes) or len(digest) != PCR_BYTES:
-            raise ValueError(f"register {index} has not {PCR_BYTES} bytes")
+            raise ValueError(f"register {index} does not have {PCR_BYTES} bytes")
     return value
 
 
 def _certificate(value: Any) -> x509.Certificate:
     if not isinstance(value, bytes) or not 1 <= len(value) <= MAX_CERTIFICATE_BYTES:
-        raise ValueError(f"a certificate has not 1 to {MAX_CERTIFICATE_BYTES} bytes")
+        raise ValueError(f"a certificate does not have 1 to {MAX_CERTIFICATE_BYTES} bytes")
     return x509.load_der_x509_certificate(value)
 
 

@@ -1,11 +1,11 @@
-"""What was measured into a TD's four run-time registers, and that it is all that was.
+"""Checks a TD's event log: it must replay to the four run-time registers of the quote.
 
-A register starts at zero and is only ever extended: `rtmr = SHA-384(rtmr || digest)`. The log is the JSON of dstack
+A register starts at zero and can only be extended: `rtmr = SHA-384(rtmr || digest)`. The log is the JSON of dstack
 (github.com/Dstack-TEE/dstack): a list of `imr` (register 0 to 3), `event_type`, `digest`, `event` (name) and
-`event_payload`, digests and payloads in hexadecimal. It is only as good as its replay to the registers of a quote.
+`event_payload`, digests and payloads in hexadecimal. Without the replay it proves nothing.
 
-Registers 0 to 2 measure firmware, kernel and command line: the workload id pins them, and their payloads, which are not
-what the digests are of, are not judged. Register 3 is software's own: there, a digest is
+Registers 0 to 2 measure firmware, kernel and command line; the workload id pins them, and their payloads are not
+checked, because the digests are not over them. Register 3 is for software: there, a digest is
 `SHA-384(event_type as 4 bytes, little endian || ":" || name || ":" || payload)`, and is recomputed.
 """
 
@@ -25,13 +25,13 @@ MAX_EVENTS: Final = 4096
 REGISTERS: Final = 4
 RUNTIME_REGISTER: Final = 3
 RUNTIME_EVENT: Final = 0x08000001
-"""The type of events that software measures; others do not belong into register 3."""
+"""Type of events measured by software, the only type allowed in register 3."""
 
 _FIELDS: Final = {"imr": int, "event_type": int, "digest": str, "event": str, "event_payload": str}
 
 
 class EventLogError(ValueError):
-    """Bytes that are no event log, with what is wrong."""
+    """Bytes that are no event log, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Event:
 
 
 def read_event_log(data: bytes) -> tuple[Event, ...]:
-    """The events in the order measured. Raises EventLogError; strict about keys, types, lengths and digests."""
+    """Parses a log, in order of measurement. Raises EventLogError; strict about keys, types, lengths and digests."""
     try:
         document = read_json(data, max_bytes=MAX_LOG_BYTES)
     except JsonError as error:
@@ -59,7 +59,7 @@ def read_event_log(data: bytes) -> tuple[Event, ...]:
 
 
 def replay(events: Sequence[Event]) -> tuple[bytes, bytes, bytes, bytes]:
-    """The four registers, 48 bytes each, that the events lead to."""
+    """Returns the four registers, 48 bytes each, that result from the events."""
     registers = [bytes(48)] * REGISTERS
     for event in events:
         registers[event.register] = sha384(registers[event.register] + event.digest).digest()
@@ -69,24 +69,24 @@ def replay(events: Sequence[Event]) -> tuple[bytes, bytes, bytes, bytes]:
 def check_event_log(
     data: bytes, registers: Sequence[bytes], required: Mapping[str, str] | None = None
 ) -> list[Check]:
-    """Whether the log replays to the quote's `registers`, and holds each required event of register 3 exactly once.
+    """Checks that the log replays to the quote's `registers` and has each required event of register 3 exactly once.
 
-    `required` gives the payload, in hexadecimal, by name. Once, because whoever runs in the TD can add events, but
-    cannot take back the one that the system measured before.
+    `required` maps names to payloads in hexadecimal. Exactly once, because code in the TD can add events later, but
+    cannot remove the one that the system measured before.
     """
     try:
         events = read_event_log(data)
     except EventLogError as error:
         return [Check("event log", False, str(error))]
-    found = replay(events)
-    wrong = [str(i) for i in range(REGISTERS) if found[i] != registers[i]]
+    replayed = replay(events)
+    wrong = [str(i) for i in range(REGISTERS) if replayed[i] != registers[i]]
     reason = f"does not replay to register {', '.join(wrong)}" if wrong else f"{len(events)} events replay"
     checks = [Check("event log", not wrong, reason)]
     for name, payload in (required or {}).items():
         payloads = [e.payload.hex() for e in events if e.register == RUNTIME_REGISTER and e.name == name]
         passed = payloads == [payload]
-        saw = ", ".join(value[:32] for value in payloads[:4]) or "nothing"
-        checks.append(Check(f"event {name}", passed, "as asked for" if passed else f"measured: {saw}"))
+        measured = ", ".join(value[:32] for value in payloads[:4]) or "nothing"
+        checks.append(Check(f"event {name}", passed, "as required" if passed else f"measured: {measured}"))
     return checks
 
 
@@ -117,13 +117,13 @@ def _event(entry: Any, where: str) -> Event:
 
 def _check_runtime(event: Event, where: str) -> None:
     if event.kind != RUNTIME_EVENT:
-        raise EventLogError(f"{where}: type {event.kind:#x} does not belong into register {RUNTIME_REGISTER}")
+        raise EventLogError(f"{where}: type {event.kind:#x} does not belong in register {RUNTIME_REGISTER}")
     try:
         name = event.name.encode()
     except UnicodeEncodeError as error:
         raise EventLogError(f"{where}: the name is not text") from error
     if ":" in event.name:
-        raise EventLogError(f"{where}: a name with a colon could stand for another name and payload")
+        raise EventLogError(f"{where}: a name must not contain a colon")
     digest = sha384(event.kind.to_bytes(4, "little") + b":" + name + b":" + event.payload).digest()
     if digest != event.digest:
         raise EventLogError(f"{where}: the digest of {event.name!r} is not that of its name and payload")

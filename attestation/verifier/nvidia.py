@@ -1,10 +1,10 @@
-"""NVIDIA GPU evidence: one SPDM exchange and certificate chain per GPU, all under one nonce.
+"""Verifies NVIDIA GPU evidence: one SPDM exchange and certificate chain per GPU, all under one nonce.
 
 The format is that of NVIDIA's SDKs (github.com/NVIDIA/attestation-sdk): a JSON list with `arch`, `certificate`
 (PEM chain, device first), `evidence` (SPDM 1.1 GET_MEASUREMENTS request and response) and `nonce` for every GPU.
 
 Signature, chain and nonce are checked offline. Measurements need NVIDIA's signed manifests, and revocation needs its
-OCSP responder: both are reported as not checked, every time.
+OCSP responder: both are always reported as not checked.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ DRIVER_VERSION, VBIOS_VERSION, FIRMWARE_ID = 3, 6, 20
 """Fields of the response's opaque data."""
 
 DICE_EXTENSIONS = (ObjectIdentifier("2.23.133.5.4.1"), ObjectIdentifier("2.23.133.5.4.1.1"))
-"""TCG DICE: what Hopper and Blackwell say of the firmware that the device key belongs to."""
+"""TCG DICE extensions, in which Hopper and Blackwell certificates name the device's firmware."""
 
 SHA384_DIGEST = bytes.fromhex("06096086480165030402020430")
-"""DER of the algorithm's name and the head of a 48-byte string."""
+"""DER of the algorithm's id and of the header of a 48-byte string."""
 
 CHIPS = {"GH": "HOPPER", "GB": "BLACKWELL"}
-"""What a device certificate's name starts with, by architecture."""
+"""Architecture by the first letters of a device certificate's name."""
 
 UNCHECKED = (
     "GPU firmware and driver measurements against NVIDIA's signed manifests (RIM)",
     "revocation of the GPU's certificates (OCSP)",
-    "that the GPU is in the machine that asked",
+    "that the GPU is in the machine that requested it",
 )
 
 
 @dataclass(frozen=True)
 class GpuReport:
-    """A signed SPDM exchange, taken apart. `signed` is what the signature covers."""
+    """A parsed SPDM exchange. `signed` is the part that the signature covers."""
 
     nonce: bytes
     measurements: tuple[bytes, ...]
@@ -71,7 +71,7 @@ class GpuReport:
 
 
 def parse_gpu_report(data: bytes) -> GpuReport:
-    """Take a report apart; every byte is accounted for. Raises ValueError."""
+    """Parses a report; leaves no byte unread. Raises ValueError."""
     if not REQUEST_BYTES + SIGNATURE_BYTES < len(data) <= MAX_REPORT_BYTES:
         raise ValueError(f"{len(data)} bytes are no GPU report")
     request, response = _Reader(data[:REQUEST_BYTES]), _Reader(data[REQUEST_BYTES:-SIGNATURE_BYTES])
@@ -111,10 +111,10 @@ def verify_gpu_evidence(
     gpus: int = 1,
     architectures: Collection[str] = GPU_ARCHITECTURES,
 ) -> Verification:
-    """Verify the evidence of all GPUs at Unix second `at`; never raises for hostile evidence.
+    """Verifies the evidence of all GPUs at Unix second `at`; never raises for hostile input.
 
-    `nonce` (32 bytes) is what the reports must answer; None: any, as long as it is one. `root` is DER or PEM. The
-    policy asks for at least `gpus` distinct GPUs of `architectures`.
+    All reports must be over `nonce` (32 bytes), or over any one nonce if it is None. `root` is DER or PEM. The policy
+    checks require at least `gpus` distinct GPUs of `architectures`.
     """
     try:
         entries = _entries(evidence)
@@ -125,13 +125,13 @@ def verify_gpu_evidence(
     for index, entry in enumerate(entries):
         checks += _device_checks(entry, f"GPU {index}", pinned, at)
     checks += [_one_nonce(entries, nonce), _distinct(entries)]
-    found = sorted({_architecture(entry.chain[0]) for entry in entries})
+    present = sorted({_architecture(entry.chain[0]) for entry in entries})
     policy = [
         Check("GPU count", len(entries) >= gpus, f"{len(entries)} of at least {gpus}"),
-        Check("GPU architecture", set(found) <= set(architectures), f"{', '.join(found)}"),
+        Check("GPU architecture", set(present) <= set(architectures), ", ".join(present)),
     ]
-    unasked = () if nonce is not None else ("freshness: no nonce was asked for",)
-    return conclude(checks, policy, tee="nvidia", unchecked=UNCHECKED + unasked)
+    no_nonce = () if nonce is not None else ("freshness: no nonce was required",)
+    return conclude(checks, policy, tee="nvidia", unchecked=UNCHECKED + no_nonce)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _entries(evidence: bytes) -> list[_Entry]:
 def _entry(entry: Any) -> _Entry:
     names = ("arch", "certificate", "evidence", "nonce")
     if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in names):
-        raise ValueError(f"a GPU's entry has not the texts {', '.join(names)}")
+        raise ValueError(f"a GPU's entry lacks one of the texts {', '.join(names)}")
     if len(entry["certificate"]) > 2 * MAX_CHAIN_BYTES or len(entry["evidence"]) > 2 * MAX_REPORT_BYTES:
         raise ValueError("a GPU's entry is too large")
     try:
@@ -184,7 +184,7 @@ def _device_checks(entry: _Entry, name: str, root: x509.Certificate, at: int) ->
 
 
 def _claims(entry: _Entry) -> tuple[bool, str]:
-    """Whether what the file says beside the signed report agrees with it."""
+    """Checks that the unsigned fields of the file agree with the signed report."""
     if entry.nonce != entry.report.nonce:
         return False, "the file's nonce is not the report's"
     if (actual := _architecture(entry.chain[0])) != entry.claimed:
@@ -195,16 +195,16 @@ def _claims(entry: _Entry) -> tuple[bool, str]:
 def _one_nonce(entries: list[_Entry], nonce: bytes | None) -> Check:
     nonces = {entry.report.nonce for entry in entries}
     if len(nonces) > 1:
-        return Check("GPU nonce", False, "the GPUs answer different nonces")
+        return Check("GPU nonce", False, "the reports are over different nonces")
     if nonce is not None and nonces != {nonce}:
-        return Check("GPU nonce", False, "the GPUs answer another challenge")
-    return Check("GPU nonce", True, "one" if nonce is None else "the one that was asked for")
+        return Check("GPU nonce", False, "the reports are over another nonce")
+    return Check("GPU nonce", True, "the same in all reports" if nonce is None else "as required")
 
 
 def _distinct(entries: list[_Entry]) -> Check:
     keys = {_key_bytes(entry.chain[0]) for entry in entries}
     passed = len(keys) == len(entries)
-    return Check("GPU identity", passed, "all distinct" if passed else "a GPU is shown twice")
+    return Check("GPU identity", passed, "all distinct" if passed else "a GPU occurs twice")
 
 
 def _public_key(certificate: x509.Certificate) -> object:
@@ -222,15 +222,15 @@ def _key_bytes(certificate: x509.Certificate) -> bytes:
 
 
 def _certified_firmware(device: x509.Certificate) -> bytes | None:
-    """The first firmware id (a SHA-384) in the device certificate's DICE extension."""
+    """Returns the first firmware id (a SHA-384) in the device certificate's DICE extension."""
     for oid in DICE_EXTENSIONS:
         try:
             value = device.extensions.get_extension_for_oid(oid).value
         except CERTIFICATE_ERRORS:
             continue
         raw = value.value if isinstance(value, x509.UnrecognizedExtension) else b""
-        _, found, after = raw.partition(SHA384_DIGEST)
-        if found and len(after) >= 48:
+        _, header, after = raw.partition(SHA384_DIGEST)
+        if header and len(after) >= 48:
             return after[:48]
     return None
 
@@ -260,7 +260,7 @@ def _vbios(report: GpuReport) -> str:
 
 
 class _Reader:
-    """Reads little-endian numbers and bytes off the front; raises ValueError at the end."""
+    """Reads little-endian numbers and bytes from front to end; raises ValueError beyond the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -280,4 +280,4 @@ class _Reader:
 
     def end(self) -> None:
         if self.left:
-            raise ValueError("the report has bytes that nothing accounts for")
+            raise ValueError("the report has more bytes than its fields")

@@ -100,8 +100,8 @@ def test_an_event_of_another_register_is_not_the_required_one() -> None:
     [
         ({"event_payload": "00"}, "is not that of its name and payload"),
         ({"event": "other"}, "is not that of its name and payload"),
-        ({"event_type": 1}, "does not belong into register 3"),
-        ({"event": "compose:hash"}, "a colon could stand for"),
+        ({"event_type": 1}, "does not belong in register 3"),
+        ({"event": "compose:hash"}, "must not contain a colon"),
         ({"event": "\ud800"}, "the name is not text"),
         ({"imr": 4}, "does not exist"),
         ({"imr": -1}, "does not exist"),

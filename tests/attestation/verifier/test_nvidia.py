@@ -70,7 +70,7 @@ def test_real_evidence_verifies_and_says_what_was_not_checked(evidence: bytes, c
     found = verify_gpu_evidence(evidence, AT, gpus=count)
     assert (found.accepted, found.policy_accepted, found.reason) == (True, True, "")
     assert sum(check.name.endswith(" signature") for check in found.checks) == count
-    for missing in ("RIM", "OCSP", "in the machine that asked", "no nonce was asked for"):
+    for missing in ("RIM", "OCSP", "in the machine that requested it", "no nonce was required"):
         assert any(missing in entry for entry in found.unchecked)
 
 
@@ -156,13 +156,13 @@ def test_count_and_architecture_are_the_policys() -> None:
         (b"{}", "not a list"),
         (b"[]", "not a list"),
         (b"[" * 50_000, "nested deeper"),
-        (b"[1]", "has not the texts"),
+        (b"[1]", "lacks one of the texts"),
         (b" " * (MAX_EVIDENCE_BYTES + 1), "larger than"),
         (encoded([entry(b"", CHAIN)]), "0 bytes are no GPU report"),
         (encoded([entry(bytes(4000), CHAIN)]), "not a request"),
         (encoded([entry(REPORT[:37] + bytes(4000), CHAIN)]), "not a measurements response"),
         (encoded([entry(REPORT[:2000], CHAIN)]), "ends early"),
-        (encoded([entry(REPORT + b"\0", CHAIN)]), "nothing accounts for"),
+        (encoded([entry(REPORT + b"\0", CHAIN)]), "more bytes than its fields"),
         (encoded([entry(REPORT, b"")]), ""),
         (encoded([{**entry(REPORT, CHAIN), "evidence": "%"}]), "base64"),
         (encoded(json.loads(HOPPER) * 65), "not a list of 1 to 64"),

@@ -173,7 +173,7 @@ def test_no_gpu_can_take_the_overall_tokens_place() -> None:
     overall, devices = json.loads(token())
     found = verify(json.dumps([overall, {"overall": devices["GPU-0"]}]).encode())
     assert found.unusable
-    assert "'overall' is no GPU" in found.reason
+    assert "'overall' is not the name of a GPU" in found.reason
 
 
 def test_times_are_those_of_every_token() -> None:
@@ -188,7 +188,7 @@ def test_nonce_and_issuer_are_those_of_every_token() -> None:
     assert failed(verify(token(), nonce=bytes(32))) == ["GPU nonce"]
     assert failed(verify(token({}, {"eat_nonce": "00" * 32}))) == ["GPU nonce"]
     assert failed(verify(token({"eat_nonce": None}, {"eat_nonce": None}))) == ["GPU nonce"]
-    assert any("no nonce was asked for" in entry for entry in verify(token(), nonce=None).unchecked)
+    assert any("no nonce was required" in entry for entry in verify(token(), nonce=None).unchecked)
     assert failed(verify(token({"iss": "https://example.org"}))) == ["overall issuer"]
     assert failed(verify(token({}, {"iss": None}))) == ["GPU-0 issuer"]
 

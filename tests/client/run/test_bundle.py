@@ -272,5 +272,5 @@ def test_a_policy_that_is_none_is_refused(sponsor: Sponsor, tmp_path: Path) -> N
     document = json.loads(Bundle(sponsor.recipe, ADMISSION, state_root(sponsor.initial)).to_bytes())
     assert "attestation" not in document
     spoilt = sponsor.serve(json.dumps({**document, "attestation": "{}"}).encode())
-    with pytest.raises(BundleError, match="no attestation policy"):
+    with pytest.raises(BundleError, match="not an attestation policy"):
         load_bundle(spoilt, sponsor.params, reader(tmp_path))
