@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from earnest.cli.app import app
-from tests.house.rooms import ROOT, tracked
+from tests.house.rooms import ROOT, modules, tracked
 
 PAGES = sorted(path for path in tracked() if path.endswith(".md"))
 TOPS = {path.split("/")[0] for path in tracked() if "/" in path}
@@ -75,6 +75,13 @@ def test_named_files_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_symbol_is_in_the_file_that_is_named_for_it(page: str) -> None:
+    named = re.findall(r"`(\w+)` in `([\w./-]+\.\w+)`", " ".join(text(page).split()))
+    ours = [(name, path) for name, path in named if path not in EXAMPLES]
+    assert not [(name, path) for name, path in ours if name not in text(path)]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_named_make_targets_exist(page: str) -> None:
     named = {
         match[1] for line in [*spans(page), *lines(page)] if (match := re.match(r"make ([a-z-]+)", line))
@@ -87,6 +94,14 @@ def test_named_commands_and_options_exist(page: str) -> None:
     commands = [match[1] for line in [*spans(page), *lines(page)] if (match := COMMAND.match(line))]
     unknown = {command: part for command in commands if (part := unknown_part(command))}
     assert not unknown
+
+
+@pytest.mark.parametrize("page", ["docs/trainer.md", "docs/validator.md"])
+def test_log_lines_in_the_table_of_troubles_exist(page: str) -> None:
+    rows = re.findall(r"^\| `([^`]+)`", text(page).split("## What can go wrong")[1], re.MULTILINE)
+    nodes = "".join(text(path) for path in modules() if path.startswith(("client/", "validator/")))
+    assert rows
+    assert not [row for row in rows if f'"{row.split(" ... ")[0]}"' not in nodes]
 
 
 def test_make_help_prints_every_target() -> None:
