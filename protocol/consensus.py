@@ -1,8 +1,8 @@
-"""What the validators said together, and what it pays. Protocol section 8.
+"""Consensus of the validators' reports, and pay. Protocol section 8.
 
 One threshold for everything: more than half of the active stake T. An absent, abstaining or
-non-zero-verdict vote counts as weight 0; of a seat that did not reveal, every vote does, and no verdict
-holds.
+non-zero-verdict vote counts as weight 0; every vote on a seat that did not reveal counts as weight 0,
+and no verdict holds for it.
 
 ```
 c_i   = max { w : stake{ v : w_vi >= w } * 2 > T }, 0 if there is none              stake-weighted median
@@ -27,7 +27,7 @@ AGREEMENT = 50
 
 @dataclass(frozen=True)
 class Ballot:
-    """Everything that settles one round."""
+    """Input of one round's settlement."""
 
     stakes: tuple[int, ...]
     """Per validator seat, wei; 0 when not active in this round."""
@@ -70,7 +70,7 @@ class Settled:
 
 
 def settle(ballot: Ballot, trainer_pool: int, validator_pool: int) -> Settled:
-    """Settle a round with pools P and Q (wei). A void round pays nobody and finds nothing."""
+    """Returns the outcome of a round with pools P and Q (wei). A void round has no pay and no verdicts."""
     majority = _majority(ballot)
     if majority is None:
         return _void(ballot)
@@ -96,7 +96,7 @@ def settle(ballot: Ballot, trainer_pool: int, validator_pool: int) -> Settled:
 
 
 def median_weight(votes: Sequence[tuple[int, int]], active_stake: int) -> int:
-    """c: the largest weight that more than half of the active stake reaches; `votes` are (stake, weight)."""
+    """Returns c, the largest weight that more than half of the active stake reaches; `votes` are (stake, weight)."""
     reached = 0
     for stake, weight in sorted(votes, key=lambda vote: -vote[1]):
         reached += stake
@@ -106,22 +106,22 @@ def median_weight(votes: Sequence[tuple[int, int]], active_stake: int) -> int:
 
 
 def trainer_pay(pool: int, consensus: int, revealed: int) -> int:
-    """pay_i in wei, rounded down: the remainder stays in escrow. n = `revealed` >= 1 wherever c_i > 0."""
+    """Returns pay_i in wei, rounded down: the remainder stays in escrow. n = `revealed` >= 1 wherever c_i > 0."""
     return pool * consensus // (WEIGHT_ONE * revealed) if consensus else 0
 
 
 def validator_pay(pool: int, stake: int, matched: int, active_stake: int, counted: int) -> int:
-    """pay_v in wei, rounded down; 0 when no seat counts."""
+    """Returns pay_v in wei, rounded down; 0 when no seat counts."""
     return pool * stake * matched // (active_stake * counted) if counted else 0
 
 
 def agrees(weight: int, consensus: int) -> bool:
-    """Whether a validator's weight for a seat with c > 0 is within 2 % of c."""
+    """Returns True if a validator's weight for a seat with c > 0 is within 2 % of c."""
     return consensus > 0 and abs(weight - consensus) * AGREEMENT <= consensus
 
 
 def hint_words(consensus: Sequence[int]) -> list[int]:
-    """The c_i of a page as `Settlement.settle` takes them: sixteen 16-bit values a word, the first on top."""
+    """Packs the c_i of a page for `Settlement.settle`: sixteen 16-bit values a word, the first in the top bits."""
     words = []
     for first in range(0, len(consensus), HINTS_PER_WORD):
         page = consensus[first : first + HINTS_PER_WORD]
@@ -139,9 +139,9 @@ def _void(ballot: Ballot) -> Settled:
 
 
 def _majority(ballot: Ballot) -> int | None:
-    """The first validator seat with stake whose pair of roots holds more than T/2.
+    """Returns the first validator seat with stake whose pair of roots has more than T/2; None in a void round.
 
-    Where there is one, the reports hold more than T/2 too, so this is the whole test for a void round.
+    If there is one, the reports have more than T/2 too, so this test alone decides whether a round is void.
     """
     held: dict[tuple[bytes, bytes], int] = defaultdict(int)
     for stake, report in zip(ballot.stakes, ballot.reports, strict=True):
@@ -177,7 +177,7 @@ def _verdict(ballot: Ballot, seat: int) -> int | None:
 
 
 _HOLDING = frozenset(Verdict) - {Verdict.ABSTAIN}
-"""Verdicts that can hold: an abstention says nothing of the trainer, an unknown byte nothing at all."""
+"""Verdicts that can hold: an abstention is no statement about the trainer, and an unknown byte is none at all."""
 
 
 def _matches(report: Report | None, consensus: Sequence[int]) -> int:

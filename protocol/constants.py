@@ -14,28 +14,28 @@ WEIGHT_ONE: Final = 65_535
 """The largest weight of a seat: weights are 16-bit."""
 
 AMOUNT_LIMIT: Final = 2**96
-"""Amounts (wei) lie below this, so that products with weights and stakes stay inside 256 bits."""
+"""Amounts (wei) are below this, so that products with weights and stakes stay inside 256 bits."""
 
 BPS: Final = 10_000
 MAX_PENALTY_BPS: Final = 5_000
 MAX_EXIT_DELAY_S: Final = 60 * 86_400
 EXIT_MARGIN_S: Final = 86_400
-"""What an exit delay keeps beyond the last window that may still find a fault (section 4)."""
+"""Seconds of an exit delay after the last window in which a fault can be charged (section 4)."""
 
 SETTLE_PAGE: Final = 64
 """Seats in one settlement page (or all of them in one call)."""
 
 SILENT_ROUNDS: Final = 8
-"""A trainer seat without a commitment for this many rounds can be taken over."""
+"""A trainer seat without a commitment for this many rounds can be taken over by anyone who qualifies."""
 
 ACTIVE_ROUNDS: Final = 2
 """A validator seat counts for this many rounds after it joined, asked back or revealed a report."""
 
 TAKEOVER_NUMERATOR: Final = 5
 TAKEOVER_DENOMINATOR: Final = 4
-"""When all seats are taken, 5/4 of the smallest bond takes that seat."""
+"""When all trainer seats are taken, 5/4 of the smallest bond takes that seat."""
 
 NO_SEAT: Final = 2**256 - 1
-"""`take` of a join that wants a free seat."""
+"""`take` of a join into a free seat."""
 
 ZERO_ADDRESS: Final = "0x" + "00" * 20

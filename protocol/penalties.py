@@ -1,8 +1,8 @@
-"""Lock, contest, settle: how a fault moves a bond. Protocol sections 5 and 9.
+"""Penalties: charges, locks, contests and the amounts they seize. Protocol sections 5 and 9.
 
 A penalty takes a share (bps) of the bond at that moment, at most what is not locked yet, and at most what
-the ceiling of its window of rounds still allows. Nothing here ever reverts for want of money: amounts are
-capped by `min()`.
+the ceiling of its window of rounds still allows. Amounts are capped by `min()`: nothing reverts because a bond
+is too small.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +12,7 @@ from earnest.protocol.constants import AMOUNT_LIMIT, BPS
 from earnest.protocol.verdicts import Verdict
 
 BARRING = frozenset({Verdict.HARMFUL, Verdict.COPIED, Verdict.UNFAITHFUL})
-"""Verdicts whose lock keeps the seat out until its ceiling window ends."""
+"""Verdicts whose lock bars the seat until its ceiling window ends."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PenaltyTerms:
     ceiling_rounds: int = 10
 
     def bps(self, verdict: int | None) -> int:
-        """What a verdict that holds costs; 0 for those that cost pay only."""
+        """Returns the bps that a verdict costs; 0 for verdicts that cost pay only."""
         shares: dict[int, int] = {
             Verdict.MALFORMED: self.malformed_bps,
             Verdict.HARMFUL: self.harmful_bps,
@@ -42,11 +42,11 @@ class PenaltyTerms:
         return shares.get(verdict, 0) if verdict is not None else 0
 
     def window(self, round: int) -> int:
-        """Index of the aligned ceiling window that the round belongs to."""
+        """Returns the index of the aligned ceiling window of the round."""
         return round // self.ceiling_rounds
 
     def barred_until(self, round: int) -> int:
-        """First round in which a seat barred in `round` may commit again."""
+        """Returns the first round in which a seat barred in `round` may commit again."""
         return (self.window(round) + 1) * self.ceiling_rounds
 
 
@@ -62,20 +62,20 @@ class Bond:
         return max(0, self.total - self.locked)
 
     def share(self, bps: int) -> int:
-        """bps of the whole bond, rounded down in the account's favour, at most what is not locked."""
+        """Returns `bps` of the whole bond, rounded down in the account's favour, at most the part not locked."""
         return min(self.total * bps // BPS, self.free)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Outcome of one call: amounts per seat (wei), and what of the window's ceiling is used after it."""
+    """Outcome of one call: amounts per seat, and the used part of the window's ceiling after it; wei."""
 
     amounts: dict[int, int]
     used: int
 
 
 def network_failed(committed: int, revealed: int) -> bool:
-    """Whether fewer than half of the counted commitments were revealed: the network's fault, nobody's."""
+    """Returns True if fewer than half of the counted commitments were revealed: then nobody is charged."""
     return 2 * revealed < committed
 
 
@@ -86,10 +86,10 @@ def charges(
     bonds: Mapping[int, Bond],
     used: int,
 ) -> Taken:
-    """What `charge` seizes from the seats that committed and did not reveal, in seat order.
+    """Returns what `charge` seizes from the seats that committed and did not reveal, in seat order.
 
-    `committed`: seats whose commitment of the round is counted; `bonds` by seat; `used`: what the
-    window's ceiling has already taken. Objective faults settle at once.
+    `committed`: seats whose commitment of the round is counted; `bonds` by seat; `used`: wei
+    already counted against the window's ceiling. Objective faults settle at once.
     """
     shown = set(committed) & set(revealed)
     if network_failed(len(set(committed)), len(shown)):
@@ -102,7 +102,7 @@ def charges(
 
 
 def broken_round(harmful: int, revealed: int) -> bool:
-    """Whether more than half of the revealed seats hold verdict 4: a broken round, not a crowd of cheats."""
+    """Returns True if more than half of the revealed seats have verdict 4: the round is broken, nobody cheated."""
     return 2 * harmful > revealed
 
 
@@ -114,10 +114,10 @@ def lock_amounts(
     bonds: Mapping[int, Bond],
     used: int,
 ) -> Taken:
-    """What `lock` locks, for the given seats in the given order.
+    """Returns what `lock` locks, for the given seats in the given order.
 
     `verdicts`: those that hold, of all trainer seats (`Settled.verdicts`); `revealed`: n; `bonds` by
-    seat; `used`: what the window's ceiling has already taken. Verdict 6 neither is limited by the ceiling
+    seat; `used`: wei already counted against the window's ceiling. Verdict 6 neither is limited by the ceiling
     nor uses it up. Seats without a penalty are left out; an amount may be 0 and still consumes its
     penalty id and bars the seat.
     """
@@ -136,10 +136,10 @@ def lock_amounts(
 
 
 def contest_amount(terms: PenaltyTerms, bond: Bond) -> int:
-    """What a contest locks further of the same bond; the penalty itself is in `bond.locked` by then."""
+    """Returns what a contest locks in addition; `bond.locked` already contains the penalty."""
     return bond.share(terms.contest_bps)
 
 
 def stands(upheld: int, active_stake: int) -> bool:
-    """Whether a contested penalty stands: more than T/2 uphold it."""
+    """Returns True if more than T/2 uphold the penalty."""
     return 2 * upheld > active_stake

@@ -1,7 +1,7 @@
-"""Whose enclave key counts: the reference of `AttestationRegistry`'s state. Protocol section 11.
+"""Registered enclave keys: the reference of `AttestationRegistry`'s state. Protocol section 11.
 
-Methods have the contract's names and refuse in its words, in its order; nothing changes when a call is refused. That
-the evidence holds is not modelled: `claims` are what it says, from a quote that passes.
+Methods have the contract's names and refuse with its reasons, in its order; nothing changes when a call is refused.
+Verification of the quote is not modelled: `claims` are those of a quote that passed.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ class PlatformSlot:
 
 @dataclass(frozen=True)
 class Record:
-    """What a trainer's newest key rests on."""
+    """Facts on which a trainer's newest key depends."""
 
     policy: bytes
     workload: bytes
@@ -41,13 +41,13 @@ class Record:
 
 
 def bond_unit(limit: int) -> int:
-    """Wei that bonds are counted in, rounded down, under a policy's `platform_bond`: 1, 2**16, 2**32, .."""
+    """Returns the unit in wei in which bonds are counted, rounded down, under a `platform_bond`: 1, 2**16, 2**32, .."""
     return 1 << 16 * max(-(-(limit.bit_length() - BOND_BITS) // 16), 0)
 
 
 @dataclass
 class RegistryModel:
-    """All that the registry remembers, and the enclave keys that it names to the runs."""
+    """State of the registry, and the enclave keys that it sets in TrainingRuns."""
 
     keys: dict[TrainerKey, tuple[str, int]] = field(default_factory=dict[TrainerKey, tuple[str, int]])
     """Key and expiry, unix seconds. A key signs for rounds that open before its expiry."""
@@ -66,14 +66,14 @@ class RegistryModel:
         wanted: Registration,
         policy: Policy,
         claims: Claims,
-        standing: int,
+        live_bond: int,
         now: int,
         block: int,
         oldest: int,
     ) -> int:
-        """Of a seated trainer; `standing`: its live bond, wei; `oldest`: t0 of the oldest round open to reveals.
+        """Registers a seated trainer's key. Returns its expiry, unix seconds.
 
-        Returns the key's expiry.
+        `live_bond`: the trainer's, wei; `oldest`: t0 of the oldest round open to reveals.
         """
         name, (run, trainer) = policy.hash(), (wanted.run, wanted.trainer)
         require(wanted.key != ZERO_ADDRESS, "attestation: no key")
@@ -90,8 +90,8 @@ class RegistryModel:
         before = self.records.get((run, trainer))
         require(before is None or wanted.challenge_block > before.block, "attestation: challenge used")
         expiry = now + policy.ttl_s
-        require(standing != 0, "attestation: no live bond")
-        bond = standing // bond_unit(policy.platform_bond) if policy.platform_bond else 0
+        require(live_bond != 0, "attestation: no live bond")
+        bond = live_bond // bond_unit(policy.platform_bond) if policy.platform_bond else 0
         self._take(run, claims.platform, policy, PlatformSlot(trainer, expiry, bond), oldest)
         self.records[run, trainer] = Record(
             name, claims.workload, claims.platform, claims.pck, wanted.challenge_block
@@ -100,17 +100,19 @@ class RegistryModel:
         return expiry
 
     def _take(self, run: int, platform: bytes, policy: Policy, place: PlatformSlot, oldest: int) -> None:
-        """The trainer's own place, else the first whose key signs for no round any more, else a new one."""
-        held = self.places[run, platform]
-        own = [i for i, other in enumerate(held) if other.trainer == place.trainer]
-        over = [i for i, other in enumerate(held) if other.expiry <= oldest]
-        new = [len(held)] if len(held) < policy.platform_keys else []
+        """Takes the trainer's own place, else the first with an expired key, else a new one."""
+        taken = self.places[run, platform]
+        own = [i for i, other in enumerate(taken) if other.trainer == place.trainer]
+        over = [i for i, other in enumerate(taken) if other.expiry <= oldest]
+        new = [len(taken)] if len(taken) < policy.platform_keys else []
         free = [*own, *over, *new]
         require(bool(free), "attestation: platform is full")
-        others = sum(other.bond for other in held if other.trainer != place.trainer and other.expiry > oldest)
+        others = sum(
+            other.bond for other in taken if other.trainer != place.trainer and other.expiry > oldest
+        )
         limit = policy.platform_bond // bond_unit(policy.platform_bond)
         require(others + place.bond <= limit, "attestation: platform bond too high")
-        held[free[0] : free[0] + 1] = [place]
+        taken[free[0] : free[0] + 1] = [place]
 
     def revoke(
         self,
@@ -118,10 +120,13 @@ class RegistryModel:
         trainer: str,
         policy: Policy,
         rests_on: tuple[bytes, bytes, bytes],
-        standing: int,
+        live_bond: int,
         cutoff: int,
     ) -> None:
-        """`rests_on`: workload, platform and PCK hash as logged. `cutoff`: t0 of the run's second next round."""
+        """Ends a key at `cutoff`, t0 of the run's second next round.
+
+        `rests_on`: workload, platform and PCK hash as logged. `live_bond`: the trainer's, wei.
+        """
         record = self.records.get((run, trainer))
         require(record is not None, "attestation: nothing registered")
         assert record is not None
@@ -131,7 +136,7 @@ class RegistryModel:
         require(expiry > cutoff, "attestation: key ends before")
         entries = {*rests_on, policy.root_id, key_entry(key)}
         counted = self._counted(run, record.platform, trainer)
-        grew = policy.platform_bond != 0 and standing // bond_unit(policy.platform_bond) > counted
+        grew = policy.platform_bond != 0 and live_bond // bond_unit(policy.platform_bond) > counted
         require(bool(entries & self.denied[record.policy]) or grew, "attestation: nothing against the key")
         self.keys[run, trainer] = key, cutoff
 
@@ -151,6 +156,6 @@ class RegistryModel:
         self.floors[policy.hash()] = floor
 
     def counts(self, run: int, trainer: str, key: str, opens: int) -> bool:
-        """Whether the trainer's key signs for a round that opens at `opens`, unix seconds."""
+        """Returns True if the trainer's key signs for a round that opens at `opens`, unix seconds."""
         named, expiry = self.keys.get((run, trainer), (ZERO_ADDRESS, 0))
         return named == key and opens < expiry

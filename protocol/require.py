@@ -1,8 +1,8 @@
-"""How the reference models refuse a call: in the contract's words. Used by the models of sections 2, 3 and 11."""
+"""Reverts of the reference models, with the contracts' reasons. Protocol sections 2, 3 and 11."""
 
 
 class Refused(Exception):
-    """A call that the contract reverts; the reason is the contract's."""
+    """A call that the contract reverts, with the contract's reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -35,14 +35,14 @@ Part = TypeVar("Part", Schedule, PenaltyTerms)
 
 
 class Role(IntEnum):
-    """What a seat is for; also the role in an admission leaf."""
+    """Role of a seat, also in an admission leaf."""
 
     TRAINER = 1
     VALIDATOR = 2
 
 
 class Level(IntEnum):
-    """What convinces of an update, chosen per run. Protocol section 1."""
+    """Level of verification, chosen per run. Protocol section 1."""
 
     INCENTIVE = 0
     """Held-out loss and bonds; attestations are refused."""
@@ -54,11 +54,11 @@ class Level(IntEnum):
     """Only attested updates count: any other gets verdict 7."""
 
     OPTIONAL = 3
-    """Attestations are checked and shown on the record, and change no pay."""
+    """Attestations are checked and recorded, and change no pay."""
 
     @property
     def takes_attestation(self) -> bool:
-        """Whether `reveal` takes an enclave's signature."""
+        """True if `reveal` takes an enclave's signature."""
         return self >= Level.ATTESTED
 
 
@@ -67,7 +67,7 @@ AVAILABLE_LEVELS = (Level.INCENTIVE, Level.ATTESTED, Level.OPTIONAL)
 
 @dataclass(frozen=True)
 class RunParams:
-    """What `create_run` takes. Times in seconds, amounts in wei, penalties in bps of the bond."""
+    """Parameters of `create_run`. Times in seconds, amounts in wei, penalties in bps of the bond."""
 
     start: int
     rounds: int
@@ -107,26 +107,26 @@ class RunParams:
     initial_state: bytes = ZERO_HASH
 
     def as_tuple(self) -> tuple[Any, ...]:
-        """The fields in the contract's order."""
+        """Returns the fields in the contract's order."""
         return astuple(self)
 
     @property
     def budget(self) -> int:
-        """What the sponsor puts into escrow: rounds * (P + Q)."""
+        """Escrow that the sponsor pays, wei: rounds * (P + Q)."""
         return self.rounds * (self.trainer_pool + self.validator_pool)
 
     @property
     def commit_bond(self) -> int:
-        """Standing bond that a trainer's commit takes, wei: half the minimum, rounded down to a power of two.
+        """Live bond that a trainer's commit needs, wei: half the minimum, rounded down to a power of two.
 
-        Less than the minimum, so that a penalty keeps nobody from working; enough that who left and bonded
-        again has something at stake.
+        Less than the minimum, so that a penalty keeps nobody from working; enough that a trainer that left and
+        bonded again still has something at stake.
         """
         return 1 << max((self.trainer_min_bond // 2).bit_length() - 1, 0)
 
     @property
     def level(self) -> Level:
-        """Raises ValueError for a level that `problems` would name."""
+        """Level of verification. Raises ValueError for a number without a level."""
         return Level(self.verification)
 
     def schedule(self) -> Schedule:
@@ -141,7 +141,7 @@ class RunParams:
         return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
 
     def problems(self, now: int | None = None) -> list[str]:
-        """Why `create_run` refuses these parameters, in the contract's words and order; empty if it does not.
+        """Returns the reasons for which `create_run` refuses these parameters, in its order; empty if none.
 
         `now`: the block time of the call; without it the start is not checked.
         """

@@ -1,4 +1,4 @@
-"""Time: a phase is a function of block time, never a stored state. Protocol section 4.
+"""Windows of a run: a phase is a function of block time, never a stored state. Protocol section 4.
 
 ```
 round r:   commit [t0, t0+C)   reveal [.., +R)   seed   report-commit [.., +S)   report-reveal [.., +V)
@@ -26,7 +26,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When what may happen in a run. `rounds` is the index of the report-only round after the last one."""
+    """All windows of a run. `rounds` is the index of the report-only round after the last one."""
 
     start: int
     rounds: int
@@ -50,11 +50,11 @@ class Schedule:
 
     @property
     def least_exit_delay(self) -> int:
-        """C + R + S + V + G + K: a fault of a round can move a bond for that long after the round opened."""
+        """C + R + S + V + G + K: seconds after a round opened in which its faults can move a bond."""
         return self.scored_s + self.settle_s + self.contest_s
 
     def opens(self, r: int) -> int:
-        """t0 of round r."""
+        """Returns t0 of round r, unix seconds. Raises ValueError for a negative round."""
         if r < 0:
             raise ValueError(f"round {r} is negative")
         return self.start + r * self.period
@@ -68,7 +68,7 @@ class Schedule:
         return Window(t, t + self.reveal_s)
 
     def seed_opens(self, r: int) -> int:
-        """From here on anyone may call `seed`: all updates of the round lie open."""
+        """Returns when `seed` may be called: all updates of the round are public."""
         return self.reveal(r).end
 
     def report_commit(self, r: int) -> Window:
@@ -88,33 +88,33 @@ class Schedule:
         return Window(t, t + self.contest_s)
 
     def round_at(self, t: int) -> int:
-        """The round whose turn it is at t; 0 before the start (not yet open); unbounded after the end."""
+        """Returns the round whose period contains t; 0 before the start, not bounded after the end."""
         return max(0, t - self.start) // self.period
 
     def next_round(self, t: int) -> int:
-        """The first round that has not opened by t: joins, syncs and operator changes count from it."""
+        """Returns the first round that has not opened by t: joins, syncs and operator changes count from it."""
         return 0 if t < self.start else self.round_at(t) + 1
 
     def oldest_open(self, t: int) -> int:
-        """The oldest round whose updates may still be revealed at t."""
+        """Returns the oldest round whose updates may still be revealed at t."""
         current = self.round_at(t)
         return current - min(current, int(self.overlap))
 
     def base_round(self, r: int) -> int:
-        """The last round whose aggregate is in base(r), what round r trains from; -1: none."""
+        """Returns the last round whose aggregate is in base(r), from which round r trains; -1: none."""
         return max(-1, r - 2 if self.overlap else r - 1)
 
     def newest_round(self, r: int) -> int:
-        """The last round whose aggregate is in the state that round r's is added to; -1: none."""
+        """Returns the last round whose aggregate is in the state to which round r's is added; -1: none."""
         return r - 1
 
     def assignment_seed_round(self, r: int) -> int | None:
-        """The round whose seed assigns round r's data; None: `seed.fallback_seed` does (section 6)."""
+        """Returns the round whose seed assigns round r's data; None: `seed.fallback_seed` does (section 6)."""
         source = r - 2 if self.overlap else r - 1
         return source if source >= 0 else None
 
     def problems(self) -> list[str]:
-        """Why `create_run` refuses these windows, in the contract's words and order; empty if it does not."""
+        """Returns the reasons for which `create_run` refuses these windows, in the contract's order; empty if none."""
         windows = (self.commit_s, self.reveal_s, self.report_commit_s, self.report_reveal_s, self.settle_s)
         reasons: list[str] = []
         for window in windows:

@@ -1,8 +1,8 @@
-"""Seats: the reference of who holds a seat in which round, with which key and stake. Protocol section 3.
+"""Seats by round: owner, operator, stake; the reference of `TrainingRuns`. Protocol section 3.
 
-The contract keeps tenures, keys and stakes for rounds q-1, q and q+1; the model keeps all rounds, so that it
-can be asked about any. Whoever calls comes first, block time last; refusals are in the contract's words.
-Admission proofs and the vault's live bonds are passed in.
+The contract keeps tenures, keys and stakes for rounds q-1, q and q+1; the model keeps all rounds. The
+caller is the first argument of a method, block time the last; refusals have the contract's reasons. Admission and
+the vault's live bonds are passed in.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Tenure:
 
 @dataclass
 class SeatHistory:
-    """Everything that ever happened to one seat."""
+    """Tenures, stakes, commitments and reports of one seat."""
 
     tenures: list[Tenure] = field(default_factory=list[Tenure])
     stakes: Timeline[int] = field(default_factory=lambda: Timeline(0))
@@ -53,7 +53,7 @@ class SeatHistory:
     """Validators: rounds for which it revealed a report."""
 
     def tenure(self, round: int) -> Tenure | None:
-        """Whose the seat is in that round."""
+        """Returns the tenure that the round belongs to; None for a free seat."""
         begun = [tenure for tenure in self.tenures if tenure.from_round <= round]
         return begun[-1] if begun else None
 
@@ -76,9 +76,9 @@ class SeatsModel:
         self.schedule = self.params.schedule()
 
     def clock(self, now: int) -> tuple[int, int]:
-        """The current round and the first one that a change made now applies to.
+        """Returns the current round and the first one that a change made now applies to.
 
-        Both stand still two rounds after the last one, the report-only round included.
+        Both stop two rounds after the last one, the report-only round included.
         """
         if now < self.params.start:
             return 0, 0
@@ -86,7 +86,7 @@ class SeatsModel:
         return current, current + 1
 
     def end(self, now: int) -> None:
-        """The sponsor ends the run: the current round and the next are still played."""
+        """Ends the run after the next round. Sponsor only."""
         rounds = self.clock(now)[1] + 1
         require(rounds < self.rounds, "runs: no round left to end")
         self.rounds = rounds
@@ -99,46 +99,49 @@ class SeatsModel:
         role: Role,
         operator: str,
         now: int,
-        standing: int,
+        live_bond: int,
         admitted: bool = True,
         take: int = NO_SEAT,
     ) -> int:
-        """A seat from the next round on; `standing` is the account's bond in the vault, 0 once it exits."""
+        """Gives the account a seat from the next round on. Returns the seat.
+
+        `live_bond`: the account's bond in the vault, 0 once its exit has started.
+        """
         current, following = self.clock(now)
         require(following < self.rounds, "runs: too late to join")
         require(account not in self.members, "runs: already seated")
         require(admitted, "runs: not admitted")
-        require(standing >= self._min_bond(role), "runs: bond too small")
+        require(live_bond >= self._min_bond(role), "runs: bond too small")
         seats = self.seats(role)
         if len(seats) < self._limit(role):
             require(take == NO_SEAT, "runs: a seat is free")
             seat = len(seats)
         else:
             require(take != NO_SEAT, "runs: no free seat")
-            self._check_takeover(role, take, standing, current)
+            self._check_takeover(role, take, live_bond, current)
             seat = take
         require(operator != ZERO_ADDRESS, "runs: no operator")
-        self._begin(role, seat, account, operator, standing, following)
+        self._begin(role, seat, account, operator, live_bond, following)
         return seat
 
     def set_operator(self, account: str, role: Role, seat: int, operator: str, now: int) -> None:
-        """The owner names another key, from the next round on."""
+        """Changes the operator from the next round on. Owner only."""
         tenure = self._last(role, seat)
         require(tenure is not None and account == tenure.owner, "runs: not the owner")
         require(operator != ZERO_ADDRESS, "runs: no operator")
         assert tenure is not None
         tenure.operators.set(self.clock(now)[1], operator)
 
-    def sync(self, role: Role, seat: int, now: int, standing: int) -> None:
-        """The live bond of the seat's owner counts from the next round on. Anyone may call."""
+    def sync(self, role: Role, seat: int, now: int, live_bond: int) -> None:
+        """Makes the live bond of the seat's owner count from the next round on. Anyone may call."""
         require(self._last(role, seat) is not None, "runs: empty seat")
         following = self.clock(now)[1]
         record = self.seats(role)[seat]
-        if record.stakes.at(following) != standing:
-            record.stakes.set(following, standing)
+        if record.stakes.at(following) != live_bond:
+            record.stakes.set(following, live_bond)
 
     def ask_back(self, account: str, seat: int, now: int) -> None:
-        """An inactive validator counts again from the next round on."""
+        """Makes an inactive validator count again from the next round on."""
         current, following = self.clock(now)
         tenure = self._last(Role.VALIDATOR, seat)
         named = tenure is not None and account in (tenure.owner, tenure.operators.at(following))
@@ -148,21 +151,21 @@ class SeatsModel:
         tenure.asked_from = following
 
     def bar(self, seat: int, round: int, until_round: int) -> None:
-        """Settlement: who held the trainer seat in `round` may not commit before `until_round`, anywhere."""
-        held = self.trainers[seat].tenure(round)
-        if held is None:
+        """Bars the owner of the trainer seat in `round` from committing before `until_round`, in any seat."""
+        tenure_then = self.trainers[seat].tenure(round)
+        if tenure_then is None:
             return
-        until = max(self.barred.get(held.owner, 0), until_round)
-        self.barred[held.owner] = until
+        until = max(self.barred.get(tenure_then.owner, 0), until_round)
+        self.barred[tenure_then.owner] = until
         for record in self.trainers:
             for tenure in record.tenures:
-                if tenure.owner == held.owner:
+                if tenure.owner == tenure_then.owner:
                     tenure.barred_until = max(tenure.barred_until, until)
 
     # Rounds.
 
-    def commit(self, operator: str, seat: int, now: int, standing: int) -> int:
-        """A trainer commits in the open commit window; `standing` is its owner's. Returns the round."""
+    def commit(self, operator: str, seat: int, now: int, live_bond: int) -> int:
+        """Commits in the open commit window; `live_bond` is the owner's. Returns the round."""
         round = self.schedule.round_at(now)
         open_ = self.schedule.commit(round).contains(now) and round < self.rounds
         require(open_, "runs: not in commit window")
@@ -170,17 +173,17 @@ class SeatsModel:
         self._check_operator(operator, tenure, round)
         assert tenure is not None
         require(round >= tenure.barred_until, "runs: seat is barred")
-        require(standing >= self.params.commit_bond, "runs: no live bond")
+        require(live_bond >= self.params.commit_bond, "runs: no live bond")
         self._check_first(self.trainers[seat], round)
         return round
 
     def report_commit(
-        self, operator: str, round: int, seat: int, now: int, standings: Sequence[int] = ()
+        self, operator: str, round: int, seat: int, now: int, live_bonds: Sequence[int] = ()
     ) -> None:
-        """A validator seals its report; the round's first call fixes the stakes that vote.
+        """Commits to a report; the round's first call fixes the stakes that vote.
 
-        It also reads the bonds that count from the next round on: `standings` are those of the validator
-        seats' owners; seats left out keep what they have.
+        It also reads the bonds that count from the next round on: `live_bonds` are those of the validator
+        seats' owners; omitted seats keep their stake.
         """
         open_ = round <= self.rounds and self.schedule.report_commit(round).contains(now)
         require(open_, "runs: not in report-commit window")
@@ -190,11 +193,11 @@ class SeatsModel:
         self._check_first(self.validators[seat], round)
         if round not in self.snapshots:
             self.snapshots[round] = stakes
-            for other, standing in enumerate(standings):
-                self.sync(Role.VALIDATOR, other, now, standing)
+            for other, live_bond in enumerate(live_bonds):
+                self.sync(Role.VALIDATOR, other, now, live_bond)
 
     def report_reveal(self, operator: str, round: int, seat: int, now: int) -> None:
-        """A validator opens the report that it sealed."""
+        """Reveals the report that the seat committed to."""
         open_ = round <= self.rounds and self.schedule.report_reveal(round).contains(now)
         require(open_, "runs: not in report-reveal window")
         self._check_operator(operator, self.tenure(Role.VALIDATOR, seat, round), round)
@@ -206,16 +209,16 @@ class SeatsModel:
     # Views.
 
     def seats(self, role: Role) -> list[SeatHistory]:
-        """Seats ever taken."""
+        """Returns the seats ever taken."""
         return self.trainers if role == Role.TRAINER else self.validators
 
     def tenure(self, role: Role, seat: int, round: int) -> Tenure | None:
-        """Whose a seat is in a round."""
+        """Returns the tenure of a seat in a round; None for a free seat."""
         seats = self.seats(role)
         return seats[seat].tenure(round) if seat < len(seats) else None
 
     def active_trainers(self, round: int) -> list[int]:
-        """Trainer seats that take part in a round, and are assigned data: occupied, with stake."""
+        """Returns the trainer seats that are assigned data in a round: occupied, with stake."""
         return [
             seat
             for seat, record in enumerate(self.trainers)
@@ -223,11 +226,11 @@ class SeatsModel:
         ]
 
     def stakes(self, round: int) -> tuple[int, ...]:
-        """The stakes that vote in a round, per validator seat; all 0 as long as no report was sealed."""
+        """Returns the stakes that vote in a round, per validator seat; all 0 before the first report commit."""
         return self.snapshots.get(round, (0,) * MAX_VALIDATORS)
 
     def active_stake(self, round: int) -> int:
-        """T"""
+        """Returns T, wei."""
         return sum(self.stakes(round))
 
     # Rules.
@@ -253,12 +256,11 @@ class SeatsModel:
         seats[seat].stakes.set(following, stake)
         self.members[account] = role, seat
 
-    def _check_takeover(self, role: Role, seat: int, standing: int, current: int) -> None:
-        """A tenure that began at least one full round ago, silent or the smallest and outbid.
+    def _check_takeover(self, role: Role, seat: int, live_bond: int, current: int) -> None:
+        """Refuses unless the tenure began at least one full round ago, and is silent or the smallest and outbid.
 
-        So one previous tenure is enough to settle the last round. Seats that changed hands since are no
-        yardstick:
-        nobody could take them.
+        So one previous tenure is enough to settle the last round. Seats that changed hands since then cannot be
+        taken, and are not compared.
         """
         tenure = self._last(role, seat)
         require(tenure is not None, "runs: empty seat")
@@ -268,7 +270,7 @@ class SeatsModel:
             return
         require(role == Role.TRAINER, "runs: validator is not silent")
         bond = self._newest_stake(seat)
-        outbid = standing * TAKEOVER_DENOMINATOR >= bond * TAKEOVER_NUMERATOR
+        outbid = live_bond * TAKEOVER_DENOMINATOR >= bond * TAKEOVER_NUMERATOR
         require(outbid, "runs: bond does not outbid")
         others = [i for i, record in enumerate(self.trainers) if record.tenures[-1].from_round < current]
         require(all(self._newest_stake(i) >= bond for i in others), "runs: not the smallest bond")
@@ -277,12 +279,12 @@ class SeatsModel:
         return self.trainers[seat].stakes.latest
 
     def _silent(self, record: SeatHistory, tenure: Tenure, current: int) -> bool:
-        """No commitment in the last eight rounds, and neither joined nor asked back in them."""
+        """Returns True if the seat neither committed nor joined nor asked back in the last eight rounds."""
         quiet = all(round + SILENT_ROUNDS < current for round in record.commitments)
         return quiet and tenure.active_from + SILENT_ROUNDS <= current
 
     def _active_stakes(self, round: int) -> tuple[int, ...]:
-        """Stakes of the validators that joined, asked back or revealed a report in round - 2 or later."""
+        """Returns the stakes of the validators that joined, asked back or revealed a report in round - 2 or later."""
         stakes = [0] * MAX_VALIDATORS
         for seat, record in enumerate(self.validators):
             tenure = record.tenures[-1]

@@ -1,8 +1,8 @@
 """Money: the reference of `StakeVault`. Protocol section 2.
 
-Four buckets, and each wei is in exactly one: idle, bond, escrow, burned. Methods have the contract's names
-and refuse in its words; whoever calls comes first (an account, or the manager of a run), block time last.
-Nothing changes when a call is refused. What the token itself refuses is not modelled.
+Each wei is in exactly one of four buckets: idle, bond, escrow, burned. Methods have the contract's names and raise
+`Refused` with its reasons, and then change nothing. The caller (an account, or the manager of a run) is the first
+argument, block time the last. Reverts of the token itself are not modelled.
 """
 
 from collections import defaultdict
@@ -21,6 +21,8 @@ BondKey = tuple[str, int, str]
 
 @dataclass
 class VaultRun:
+    """A run as the vault knows it."""
+
     escrow: int = 0
     sponsor: str = ZERO_ADDRESS
     exit_delay: int = 0
@@ -29,7 +31,7 @@ class VaultRun:
 
 @dataclass
 class VaultModel:
-    """All money of the protocol, in wei. `balance` is what the token says the vault owns, donations apart."""
+    """All money of the protocol, in wei. `balance` is the vault's token balance without donations."""
 
     balance: int = 0
     idle: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -50,7 +52,7 @@ class VaultModel:
         self.balance -= amount
 
     def allow(self, account: str, manager: str, amount: int) -> None:
-        """Set (not add) what `open_run` by the manager may take."""
+        """Sets (does not add) the amount that `open_run` by the manager may take."""
         self.allowances[account, manager] = amount
 
     def bond(self, account: str, manager: str, run: int, amount: int) -> None:
@@ -69,7 +71,7 @@ class VaultModel:
         self.exits[key] = now + self.exit_delay(manager, run)
 
     def finish_exit(self, account: str, manager: str, run: int, now: int) -> None:
-        """What is left of the bond becomes idle; the manager has no say."""
+        """Moves the rest of the bond to the idle balance; the manager cannot prevent it."""
         key = manager, run, account
         require(key in self.exits, "vault: no exit started")
         require(now >= self.exits[key], "vault: exit not over")
@@ -77,7 +79,7 @@ class VaultModel:
         self.idle[account] += self.bonds.pop(key, 0)
 
     def flush(self) -> int:
-        """Burned money leaves for the sink; returns how much."""
+        """Sends burned money to the sink. Returns the amount."""
         amount, self.burned = self.burned, 0
         self.balance -= amount
         return amount
@@ -93,7 +95,7 @@ class VaultModel:
         self.runs[manager, run] = VaultRun(amount, sponsor, exit_delay)
 
     def pay(self, manager: str, run: int, payments: Sequence[tuple[str, int]]) -> None:
-        """Payments are (account, wei); the contract takes each as one word, account << 96 | wei."""
+        """Moves escrow to idle balances. Payments are (account, wei), in the contract one word: account << 96 | wei."""
         self._take_escrow(manager, run, sum(amount for _, amount in payments))
         for account, amount in payments:
             self.idle[account] += amount
@@ -107,7 +109,7 @@ class VaultModel:
         self.burned += amount
 
     def seize(self, manager: str, run: int, account: str, amount: int) -> int:
-        """Burn up to `amount` of a bond, exiting or not; never refused for lack of it. Returns how much."""
+        """Burns up to `amount` of a bond, exiting or not; never refused. Returns the amount seized."""
         key = manager, run, account
         taken = min(amount, self.bonds[key])
         self.bonds[key] -= taken
@@ -120,15 +122,15 @@ class VaultModel:
         return self.allowances[account, manager]
 
     def bond_of(self, manager: str, run: int, account: str) -> int:
-        """The bond, exiting or not."""
+        """Returns the bond, exiting or not."""
         return self.bonds[manager, run, account]
 
     def exit_time(self, manager: str, run: int, account: str) -> int:
-        """When the bond can be taken back; 0 when no exit was started."""
+        """Returns when the bond can be taken back, unix seconds; 0 when no exit was started."""
         return self.exits.get((manager, run, account), 0)
 
     def live_bond(self, manager: str, run: int, account: str) -> int:
-        """The bond that stands behind new work: 0 once an exit has started."""
+        """Returns the live bond: 0 once an exit has started."""
         return 0 if (manager, run, account) in self.exits else self.bond_of(manager, run, account)
 
     def escrow(self, manager: str, run: int) -> int:
@@ -141,7 +143,7 @@ class VaultModel:
         return self.runs[manager, run].sponsor
 
     def total(self) -> int:
-        """All buckets together: equal to `balance` at all times (invariant 1)."""
+        """Returns the sum of all buckets, equal to `balance` at all times (invariant 1)."""
         escrows = sum(run.escrow for run in self.runs.values())
         return sum(self.idle.values()) + sum(self.bonds.values()) + escrows + self.burned
 
