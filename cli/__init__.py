@@ -1,4 +1,4 @@
-"""The `earnest` command: parsing and printing. Decisions are made in `client`, `validator` and `deploy`."""
+"""The `earnest` command: parses and prints. Decisions are made in `client`, `validator` and `deploy`."""
 
 from __future__ import annotations
 
@@ -25,30 +25,28 @@ def main(argv: Sequence[str] | None = None, environment: Environment | None = No
     from earnest.base.errors import EarnestError, StorageError
     from earnest.cli.exits import Exit, Interrupted, UsageError, exit_code
 
-    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     environment = Environment() if environment is None else environment
     try:
-        return _run(given, environment)
+        return _run(arguments, environment)
     except CycloptsError as error:
-        words = " ".join(["earnest", *(error.command_chain or ())])
-        _report(UsageError(str(error), f"see `{words} --help`"), given, environment)
+        command = " ".join(["earnest", *(error.command_chain or ())])
+        _report(UsageError(str(error), f"see `{command} --help`"), arguments, environment)
         return Exit.USAGE
     except EarnestError as error:
-        _report(error, given, environment)
+        _report(error, arguments, environment)
         return exit_code(error)
     except KeyboardInterrupt:
-        told = Interrupted("interrupted", "run the same command again, it goes on where it stopped")
-        _report(told, given, environment)
+        interrupted = Interrupted("interrupted", "run the same command again: it continues where it stopped")
+        _report(interrupted, arguments, environment)
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # whoever read stdout has had enough
+    except BrokenPipeError:  # the reader of stdout has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
     except OSError as error:
-        where = error.filename or "the machine"
-        told = StorageError(
-            f"{where}: {error.strerror or error}", "check that it exists, may be written, has room"
-        )
-        _report(told, given, environment)
+        fix = "check that the path exists and is writable, and that the disk has room"
+        failure = StorageError(f"{error.filename or 'the machine'}: {error.strerror or error}", fix)
+        _report(failure, arguments, environment)
         return Exit.STORAGE
 
 
@@ -73,7 +71,7 @@ def _run(argv: list[str], environment: Environment) -> int:
 
 
 def _report(error: EarnestError, argv: Sequence[str], environment: Environment) -> None:
-    """An error: one document on stdout with --json, else cause and fix on stderr."""
+    """Prints an error: with --json as one document on stdout, else its cause and fix on stderr."""
     from earnest.cli.exits import error_document
     from earnest.cli.output import Answer, safe, show
 

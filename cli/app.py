@@ -1,4 +1,7 @@
-"""The tree of commands. A group's module is imported only when one of its commands is used."""
+"""The tree of commands. A group's module is imported only when one of its commands runs.
+
+To add a command, write a function in `cli/commands/`; a new group also needs a line in GROUPS.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from earnest.cli.exits import MEANINGS
 TRY = Group("Try it", sort_key=1)
 EVERYONE = Group("Everyone", sort_key=2)
 DEPLOYER = Group("Deployer: put the contracts on a chain", sort_key=3)
-SPONSOR = Group("Sponsor: open a run; trainers and validators: take part in it", sort_key=4)
+SPONSOR = Group("Sponsor: open a run. Trainers and validators: join it", sort_key=4)
 NODES = Group("Trainer and validator: the nodes", sort_key=5)
 
-HELP = """Train a model with machines that nobody has to trust: work is scored, paid and answerable on chain.
+HELP = """Train a model on machines whose owners need not trust each other: work is scored, paid and penalised on chain.
 
 Example: earnest demo --attack sign-flip
 """
 
 EPILOGUE = "\n".join(
     [
-        "Settings: flags come before EARNEST_* variables, those before earnest.toml. docs/cli.md has them all.",
+        "Settings: flags override EARNEST_* variables, which override earnest.toml. docs/cli.md lists them.",
         "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + ".",
     ]
 )
@@ -33,22 +36,34 @@ COMMANDS = (
     ("doctor", "doctor:doctor", EVERYONE),
     ("claim", "claim:claim", EVERYONE),
 )
-"""Commands of the top: their modules are light, since `earnest --help` reads their docstrings."""
+"""Commands without a group. Their modules must import quickly: `earnest --help` reads their docstrings."""
 
 GROUPS = (
-    ("keys", "keys:app", EVERYONE, "Make, import and list key files.", "keys new mine"),
-    ("stake", "stake:app", EVERYONE, "Move tokens: into the vault, into bonds, out again.", "stake show"),
-    ("token", "token:app", EVERYONE, "Mint play tokens, on local chains.", "token mint 1000"),
-    ("plan", "plan:app", EVERYONE, "What a run will cost: bytes, seconds, gas, privacy.", "plan training"),
-    ("task", "task:app", EVERYONE, "Check a Task before anybody stakes on it.", "task check recipe.json"),
-    ("deploy", "deploy:app", DEPLOYER, "Plan, carry out and verify a deployment.", "deploy verify"),
-    ("run", "run:app", SPONSOR, "Open, show, join, leave, settle and end runs.", "run show 1"),
-    ("seat", "seat:app", SPONSOR, "Show a seat, change its operator or its address.", "seat show 1"),
+    ("keys", "keys:app", EVERYONE, "Create, import and list key files.", "keys new mine"),
+    ("stake", "stake:app", EVERYONE, "Deposit, bond, withdraw and show tokens.", "stake show"),
+    ("token", "token:app", EVERYONE, "Mint play tokens on local chains.", "token mint 1000"),
+    (
+        "plan",
+        "plan:app",
+        EVERYONE,
+        "Estimate what a run costs: bytes, seconds, gas, privacy.",
+        "plan training",
+    ),
+    (
+        "task",
+        "task:app",
+        EVERYONE,
+        "Check a Task before a run, export its model after it.",
+        "task check recipe.json",
+    ),
+    ("deploy", "deploy:app", DEPLOYER, "Plan, execute and verify a deployment.", "deploy verify"),
+    ("run", "run:app", SPONSOR, "Open, show, join, leave, settle, end and fetch runs.", "run show 1"),
+    ("seat", "seat:app", SPONSOR, "Show a seat, change its operator or its URL.", "seat show 1"),
     (
         "attest",
         "attest.app:app",
         SPONSOR,
-        "Attested runs: check and make quotes and policies; register, show, deny and end keys.",
+        "Attested runs: check and create quotes and policies; register, show, deny and revoke keys.",
         "attest verify quote.bin --collateral collateral.json --at 1767225600",
     ),
     ("penalty", "penalty:app", SPONSOR, "Show penalties and contest one.", "penalty show 1"),
@@ -64,7 +79,7 @@ GROUPS = (
 
 
 def make_group(name: str) -> App:
-    """An App for one group of commands; its help is above."""
+    """Returns the App of a group of commands. Its help text is in GROUPS."""
     return App(name=name, help_format="plaintext", result_action="return_value", help_epilogue="")
 
 

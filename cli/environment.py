@@ -1,4 +1,4 @@
-"""Where clock, randomness, streams and signals enter the program; everything else is handed them."""
+"""Clock, randomness, streams and signals of the process. All other code receives them as arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TextIO
 
 @dataclass(frozen=True)
 class Environment:
-    """What a command may touch of the machine. Tests pass their own."""
+    """The parts of the machine that a command uses. Tests replace them."""
 
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
@@ -39,12 +39,12 @@ class Environment:
 
     @property
     def interactive(self) -> bool:
-        """Whether somebody is there to answer a question."""
+        """True if a person can answer a question: stdin and stderr are terminals."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     @contextmanager
     def stopping(self) -> Iterator[threading.Event]:
-        """An event that SIGTERM and SIGINT set. A second signal does not wait: it interrupts, as Ctrl-C does."""
+        """Yields an event that SIGTERM and SIGINT set. A second signal raises KeyboardInterrupt."""
         stop = self.make_stop()
         if threading.current_thread() is not threading.main_thread():
             yield stop

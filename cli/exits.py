@@ -1,4 +1,4 @@
-"""How a command ends: stable exit codes, and errors as one JSON object or as cause and fix."""
+"""Exit codes, and errors as a JSON document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from earnest.base.errors import (
 
 
 class Exit(IntEnum):
-    """Exit codes. They keep their meaning; docs/cli.md lists them."""
+    """Exit codes. Their meanings are stable; docs/cli.md lists them."""
 
     OK = 0
     REFUSED = 1
@@ -31,11 +31,11 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.OK: "done, or nothing to do",
-    Exit.REFUSED: "refused: by a contract, by the rules, by a failed check, or for lack of money",
-    Exit.USAGE: "the command line, a setting or a file of yours is wrong",
-    Exit.CHAIN: "no endpoint answers, or it is on the wrong chain",
-    Exit.KEY: "key file or password",
-    Exit.STORAGE: "an object, the journal or the disk",
+    Exit.REFUSED: "refused by a contract, by the rules or by a failed check, or not enough money",
+    Exit.USAGE: "the command line, a setting or one of your files is wrong",
+    Exit.CHAIN: "no endpoint answers, or it serves another chain",
+    Exit.KEY: "problem with the key file or its password",
+    Exit.STORAGE: "problem with an object, the journal or the disk",
     Exit.PENDING: "sent but not mined yet: run the same command again",
     Exit.INTERRUPTED: "interrupted",
 }
@@ -57,15 +57,15 @@ USAGE_ERRORS = frozenset(
 
 
 class UsageError(EarnestError):
-    """The command line asks for something that makes no sense."""
+    """The command line is not valid, or contradicts itself or the run."""
 
 
 class Interrupted(EarnestError):
-    """Somebody pressed Ctrl-C."""
+    """The command was interrupted by Ctrl-C."""
 
 
 def exit_code(error: EarnestError) -> Exit:
-    """The code of an error, by its place in the tree of `earnest.base.errors`."""
+    """Returns the exit code of an error, by its class (`earnest.base.errors`)."""
     if isinstance(error, Reverted | OutOfFunds):
         return Exit.REFUSED
     if isinstance(error, ChainError):
@@ -81,13 +81,13 @@ def exit_code(error: EarnestError) -> Exit:
 
 
 def error_name(error: EarnestError) -> str:
-    """The error's stable name: `WrongPassword` is `wrong_password`."""
+    """Returns the error's stable name: `wrong_password` for WrongPassword."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
 
 
 def error_document(error: EarnestError) -> dict[str, Any]:
-    """An error as `--json` prints it; a contract's own words come as `reason`."""
-    told: dict[str, Any] = {"code": error_name(error), "cause": error.cause, "fix": error.fix}
+    """Returns the error as `--json` prints it; `reason` is the contract's revert reason."""
+    document: dict[str, Any] = {"code": error_name(error), "cause": error.cause, "fix": error.fix}
     if isinstance(error, Reverted):
-        told["reason"] = error.reason
-    return {"error": told}
+        document["reason"] = error.reason
+    return {"error": document}

@@ -1,4 +1,4 @@
-"""Files that a command is given: read up to a limit, written whole, with a reason where that fails."""
+"""Reads and writes the files named on the command line. Errors say what to do."""
 
 from pathlib import Path
 
@@ -8,18 +8,21 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def read_file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Raises UsageError for a file that cannot be read or is larger than anything of the kind."""
+    """Returns the content of a file. Raises UsageError if it cannot be read or has more than `limit` bytes."""
     try:
         with path.open("rb") as file:
             content = file.read(limit + 1)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "give the path of a file") from error
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", "give the path of a readable file"
+        ) from error
     if len(content) > limit:
-        raise UsageError(f"{path} has more than {limit} bytes", "give the right file")
+        raise UsageError(f"{path} has more than {limit} bytes", "check that this is the right file")
     return content
 
 
 def write_file(path: Path, content: bytes, *, new: bool = False) -> None:
+    """Writes a file and the folders above it. Raises UsageError, with `new` also if the file exists."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb" if new else "wb") as file:

@@ -1,4 +1,7 @@
-"""Options that many commands share. Each can also be set as EARNEST_<NAME> or in earnest.toml."""
+"""Options that many commands share. Each can also be set as EARNEST_<NAME> or in earnest.toml.
+
+The docstrings of the fields are the help texts of the options.
+"""
 
 from __future__ import annotations
 
@@ -26,63 +29,63 @@ NOT_SETTINGS = frozenset({"json", "yes", "dry_run", "environment"})
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Flags:
-    """What every command takes."""
+    """Options of every command."""
 
     json: Annotated[bool, Parameter(group=OUTPUT, negative="", show_default=False)] = False
-    """Print exactly one JSON document on stdout; everything else goes to stderr."""
+    """Print exactly one JSON document on stdout; all else goes to stderr."""
 
     config: Annotated[Path | None, Parameter(group=OUTPUT)] = None
-    """TOML file with settings (default: earnest.toml, where there is one)."""
+    """TOML file with settings (default: earnest.toml in the working folder, if it exists)."""
 
     data_dir: Annotated[Path | None, Parameter(group=OUTPUT)] = None
     """Folder for keys, journals, objects and local manifests (default: ~/.earnest)."""
 
     yes: Annotated[bool, Hidden] = False
     dry_run: Annotated[bool, Hidden] = False
-    """Both are taken everywhere, so that a script can always give them; they mean something where money moves."""
+    """Accepted by every command, so that a script can always give them; used only by commands that send."""
 
     environment: Annotated[Environment, Parameter(parse=False)] = field(default_factory=Environment)
 
     def settings(self) -> Settings:
-        """Flags over environment over file. Raises SettingsError."""
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_SETTINGS}
-        return Settings.load({name: value for name, value in given.items() if value not in (None, ())})
+        """Merges flags, environment variables and the settings file, in this order. Raises SettingsError."""
+        flags = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_SETTINGS}
+        return Settings.load({name: value for name, value in flags.items() if value not in (None, ())})
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class KeyFlags(Flags):
-    """What commands take that write a key file."""
+    """Options of commands that write a key file."""
 
     password_file: Annotated[Path | None, Parameter(group=ACCOUNT)] = None
-    """File whose first line is the new password (else EARNEST_PASSWORD, else asked for)."""
+    """File whose first line is the new password (default: EARNEST_PASSWORD, else a prompt)."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ChainFlags(Flags):
-    """What commands take that read the chain."""
+    """Options of commands that read the chain."""
 
     network: Annotated[str | None, Parameter(group=CHAIN)] = None
-    """Network by name: devnet, anvil, sepolia, base-sepolia, hoodi, 0g-galileo (default: devnet)."""
+    """Name of the network: devnet, anvil, sepolia, base-sepolia, hoodi, 0g-galileo (default: devnet)."""
 
     rpc: Annotated[tuple[str, ...] | None, Parameter(group=CHAIN, negative="")] = None
-    """Endpoint URL; repeat it for more, in order of preference (else EARNEST_RPC_<NETWORK>)."""
+    """Endpoint URL; repeat it for several, in order of preference (default: EARNEST_RPC_<NETWORK>)."""
 
     manifest: Annotated[Path | None, Parameter(group=CHAIN)] = None
-    """The deployment's manifest (default: the one of the network)."""
+    """Manifest file of the deployment (default: the network's)."""
 
     confirmations: Annotated[int | None, Parameter(group=CHAIN)] = None
-    """Blocks under the head after which a block counts as final (default: the network's)."""
+    """A block is final once it is this many blocks below the newest (default: the network's)."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class AccountFlags(ChainFlags):
-    """What commands take that speak of an account of ours."""
+    """Options of commands that need an account, but send nothing."""
 
     keystore: Annotated[Path | None, Parameter(group=ACCOUNT)] = None
-    """Key file, or the name of a key of `earnest keys list` (default: the only one there)."""
+    """Key file, or a name from `earnest keys list` (default: the key, if there is only one)."""
 
     password_file: Annotated[Path | None, Parameter(show=False)] = None
 
@@ -90,40 +93,40 @@ class AccountFlags(ChainFlags):
 @Parameter(name="*")
 @dataclass(frozen=True)
 class SendFlags(AccountFlags):
-    """What commands take that send transactions."""
+    """Options of commands that send transactions."""
 
     password_file: Annotated[Path | None, Parameter(group=ACCOUNT)] = None
-    """File whose first line is the key's password (else EARNEST_PASSWORD, else asked for)."""
+    """File whose first line is the key's password (default: EARNEST_PASSWORD, else a prompt)."""
 
     yes: Annotated[bool, Parameter(group=ACCOUNT, negative="", show_default=False)] = False
-    """Send without asking. Local networks never ask."""
+    """Send without asking for confirmation. Local networks never ask."""
 
     dry_run: Annotated[bool, Parameter(group=ACCOUNT, negative="", show_default=False)] = False
-    """Show the decoded calls, their gas and cost and the balance after; send nothing."""
+    """Show the decoded calls, their gas and cost, and the balance after; send nothing."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ServeFlags(SendFlags):
-    """What commands take that make objects public."""
+    """Options of commands that make objects public."""
 
     serve: Annotated[str | None, Parameter(group=SERVING)] = None
-    """HOST:PORT on which this account's public objects are served."""
+    """HOST:PORT to serve this account's public objects on."""
 
     public_url: Annotated[str | None, Parameter(group=SERVING)] = None
-    """URL under which others reach them (default: http://HOST:PORT)."""
+    """URL at which others fetch them (default: http://HOST:PORT)."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class NodeFlags(ServeFlags):
-    """What the two nodes take."""
+    """Options of the two nodes."""
 
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, Parameter(group=SERVING)] = None
-    """Least level that is logged to stderr (default: info)."""
+    """Lowest level that is logged to stderr (default: info)."""
 
     log_format: Annotated[Literal["text", "json"] | None, Parameter(group=SERVING)] = None
-    """A line of text or of JSON per event (default: text)."""
+    """Format of the log, one line per event (default: text)."""
 
 
 RunNumber = Annotated[int, Parameter(validator=Number(gte=1, lt=1 << 64))]
@@ -133,19 +136,19 @@ SeatNumber = Annotated[int, Parameter(validator=Number(gte=0, lt=MAX_TRAINERS))]
 @Parameter(name="*")
 @dataclass(frozen=True)
 class LayoutFlags:
-    """How several processes act as one trainer (docs/parallel.md)."""
+    """Options of a trainer that runs in several processes (docs/parallel.md)."""
 
     layout: Annotated[str | None, Parameter(group=PROCESSES)] = None
-    """Train in several processes: pp4-mb8 (pipeline), dp2 (copies), fsdp2 (shards), pp2-dp2 (default: in this one)."""
+    """Train in several processes: pp4-mb8 (pipeline), dp2 (copies), fsdp2 (shards), pp2-dp2 (default: one process)."""
 
     hosts: Annotated[int, Parameter(group=PROCESSES, validator=Number(gte=1))] = 1
-    """Hosts that the processes run on; torchrun is started by hand on all but this one."""
+    """Number of hosts; on all but this one you start torchrun yourself."""
 
     processes_here: Annotated[int | None, Parameter(group=PROCESSES, validator=Number(gte=1))] = None
-    """Processes on this host (default: as many as on each of the others)."""
+    """Processes on this host (default: an equal share of them)."""
 
     meet: Annotated[str, Parameter(group=PROCESSES)] = ""
-    """HOST:PORT of this host in the private network in which the hosts meet."""
+    """HOST:PORT of this host in the hosts' private network, where the processes connect."""
 
     step_timeout: Annotated[float, Parameter(group=PROCESSES, validator=Number(gt=0))] = 300.0
-    """Seconds without a sign of life after which a process is taken for dead."""
+    """Seconds without progress after which a process counts as dead."""

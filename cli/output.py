@@ -1,4 +1,4 @@
-"""What a command prints: one document, as JSON or for people; everything else goes to stderr."""
+"""Output of a command: one document on stdout, as JSON or as text. Notices and progress go to stderr."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from earnest.base.amounts import format_amount
 from earnest.base.logs import CONTROL
 
 PIPE_WIDTH = 240
-"""Columns where the output is no terminal: wide enough that no address is broken."""
+"""Columns when the output is not a terminal: wide enough that no address is wrapped."""
 
 EXACT_IN_JSON = 1 << 53
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A command's result: the JSON document, and the same for people."""
+    """A command's result: the JSON document, the same as text, and the exit code."""
 
     document: Mapping[str, Any]
     shown: Sequence[RenderableType] = field(default_factory=tuple)
@@ -34,14 +34,14 @@ class Answer:
 
 
 def console(stream: TextIO) -> Console:
-    """Plain where the stream is no terminal."""
+    """Returns a console for the stream; it prints plain text if the stream is not a terminal."""
     return Console(
         file=stream, highlight=False, markup=False, emoji=False, width=None if stream.isatty() else PIPE_WIDTH
     )
 
 
 def show(answer: Answer, stream: TextIO, *, as_json: bool) -> None:
-    """Prints the answer whole and flushes, so that a reader has it even if the command goes on."""
+    """Prints the answer and flushes, so that a reader has it while the command still runs."""
     if as_json:
         stream.write(json.dumps(plain(answer.document), indent=2) + "\n")
     else:
@@ -52,12 +52,12 @@ def show(answer: Answer, stream: TextIO, *, as_json: bool) -> None:
 
 
 def safe(text: str) -> str:
-    """A stranger's text without characters that could move the terminal's cursor."""
+    """Escapes control characters, with which untrusted text could manipulate the terminal."""
     return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A table whose numbers are right-aligned and whose cells are safe to print."""
+    """Returns a table with numbers right-aligned and control characters escaped."""
     made = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
     for position, heading in enumerate(headings):
         numeric = all(isinstance(row[position], int | float) for row in rows)
@@ -68,23 +68,23 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) ->
 
 
 def block(title: str, fields: Sequence[tuple[str, Any]]) -> list[str]:
-    """A record as lines `name  value`: for values that a table would have to break, and that people copy."""
+    """Returns a record as lines `name  value`, for long values that people copy and a table would wrap."""
     width = max(len(name) for name, _ in fields)
     return [title, *(f"  {name:<{width}}  {'-' if value is None else value}" for name, value in fields)]
 
 
 def amounts(name: str, wei: int, decimals: int) -> dict[str, str]:
-    """An amount for a document: tokens, and wei as text since JSON's numbers are too small."""
+    """Returns an amount for a document: in tokens, and in wei as text, since JSON numbers are too small."""
     return {name: format_amount(wei, decimals), f"{name}_wei": str(wei)}
 
 
 def when(seconds: int) -> str:
-    """A block time as UTC, to the second."""
+    """Formats a block time (unix seconds) as UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def countdown(seconds: int) -> str:
-    """Time left in words; `now` once it is over, never a negative timer."""
+    """Formats a duration as text, in its two largest units; `now` if it is zero or negative."""
     if seconds <= 0:
         return "now"
     days, rest = divmod(seconds, 86_400)
@@ -96,7 +96,7 @@ def countdown(seconds: int) -> str:
 
 @contextmanager
 def progress(stream: TextIO, what: str) -> Iterator[None]:
-    """Shows on stderr that something long is under way; a plain line where stderr is no terminal."""
+    """Shows a spinner while a long operation runs; a plain line if the stream is not a terminal."""
     if not stream.isatty():
         stream.write(f"{what} ...\n")
         stream.flush()
@@ -109,7 +109,7 @@ def progress(stream: TextIO, what: str) -> Iterator[None]:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: bytes as 0x-hex, enumerations by name, integers that readers would round as text."""
+    """Converts a value for JSON: bytes to 0x-hex, enumerations to names, integers of 2^53 and more to text."""
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -74,7 +74,7 @@ def test_the_top_explains_settings_exit_codes_and_every_group(cli: Callable[...,
     text = " ".join(result.out.split())
     for code, meaning in MEANINGS.items():
         assert f"{code.value} {meaning}" in text
-    assert "flags come before EARNEST_* variables, those before earnest.toml" in text
+    assert "flags override EARNEST_* variables, which override earnest.toml" in text
     for name in {command[0] for command in COMMANDS}:
         assert re.search(rf"│ {name} +[A-Z]", result.out), name
     assert cli().out == result.out

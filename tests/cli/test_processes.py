@@ -111,7 +111,7 @@ def test_an_interrupted_command_deposits_once_when_repeated(naps: int, place: Pl
         return
     assert result.code == 130
     assert result.error["code"] == "interrupted"
-    assert "goes on where it stopped" in result.error["fix"]
+    assert "continues where it stopped" in result.error["fix"]
     again = cli(*command)
     assert again.code == 0, again
     assert again.document["transactions"][-1]["step"] == "deposit"

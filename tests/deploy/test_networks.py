@@ -41,7 +41,7 @@ def test_the_environment_goes_before_a_local_default():
 def test_a_network_without_an_endpoint_says_which_variable_to_set():
     with pytest.raises(NetworkError) as caught:
         network("0g-galileo").urls({"EARNEST_RPC_0G_GALILEO": " , "})
-    assert caught.value.fix == "set EARNEST_RPC_0G_GALILEO=https://…"
+    assert caught.value.fix == "set EARNEST_RPC_0G_GALILEO=https://…, or give --rpc"
 
 
 def test_an_unknown_network_lists_those_that_exist():
