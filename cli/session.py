@@ -1,4 +1,4 @@
-"""One command's work place: settings, the chain, the deployment, the account. Each is opened when first asked for."""
+"""State of one command: settings, chain, deployment, account. Each is opened on first use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COIN_DECIMALS = 18
 
 
 class Session:
-    """Opened from a command's flags; a context manager that gives leases and sockets back."""
+    """Made from a command's flags; a context manager that releases leases and sockets."""
 
     def __init__(self, flags: Flags) -> None:
         self.flags = flags
@@ -48,7 +48,7 @@ class Session:
         self._closing.close()
 
     def notice(self, text: str) -> None:
-        """A line for people, on stderr."""
+        """Prints a line on stderr."""
         self.environment.stderr.write(safe(text) + "\n")
         self.environment.stderr.flush()
 
@@ -66,8 +66,8 @@ class Session:
 
     @cached_property
     def finality_blocks(self) -> int:
-        given = self.settings.confirmations
-        return self.network.finality_blocks if given is None else given
+        confirmations = self.settings.confirmations
+        return self.network.finality_blocks if confirmations is None else confirmations
 
     @property
     def finality_s(self) -> float:
@@ -82,13 +82,13 @@ class Session:
 
     @cached_property
     def at(self) -> BlockRef:
-        """The block that this command reads: the newest, once nothing that an earlier one has sent is under way."""
+        """The block that this command reads: the newest, after all transactions of earlier commands are mined."""
         self.finish_earlier()
         return self.chain.head()
 
     @cached_property
     def own_manifest(self) -> Path:
-        """Where a deployment made by this user is recorded."""
+        """Path of the manifest of a deployment made by this user."""
         default = self.settings.data_dir / "manifests" / f"{self.network.name}.json"
         return self.settings.manifest or default
 
@@ -101,17 +101,17 @@ class Session:
         bundled = files("earnest.deploy") / "manifests" / f"{self.network.name}.json"
         if self.settings.manifest is None and not self.own_manifest.exists() and bundled.is_file():
             with as_file(bundled) as path:
-                found = load_manifest(path)
+                manifest = load_manifest(path)
         else:
-            found = load_manifest(self.own_manifest)
-        if found.chain_id != self.network.chain_id:
+            manifest = load_manifest(self.own_manifest)
+        if manifest.chain_id != self.network.chain_id:
             raise ManifestError(
-                f"the manifest is of chain {found.chain_id}, {self.network.name} is {self.network.chain_id}",
-                "choose the manifest's --network, or another --manifest",
+                f"the manifest is of chain {manifest.chain_id}, {self.network.name} is chain {self.network.chain_id}",
+                "give the --network of this manifest, or another --manifest",
             )
-        if not found.current.complete:
+        if not manifest.current.complete:
             raise ManifestError("the deployment is not finished", "finish it: `earnest deploy run`")
-        return found
+        return manifest
 
     @cached_property
     def deployment(self) -> DeployedContracts:
@@ -136,11 +136,11 @@ class Session:
         return safe(self.contracts.token.symbol(at=self.at))
 
     def wei(self, text: str) -> int:
-        """An amount of the token as given on the command line."""
+        """Parses an amount of the token and returns it in wei. Raises AmountError."""
         return parse_amount(text, self.decimals)
 
     def tokens(self, wei: int) -> str:
-        """An amount for people."""
+        """Formats wei as an amount of the token with its symbol."""
         return f"{brief(format_amount(wei, self.decimals))} {self.symbol}"
 
     def amounts(self, name: str, wei: int) -> dict[str, str]:
@@ -150,36 +150,38 @@ class Session:
 
     @cached_property
     def keystore(self) -> Path:
-        """The key file: a path, a name of `earnest keys list`, or the only key there."""
+        """The key file: a path, a name from `earnest keys list`, or the only key. Raises KeystoreError."""
         folder = self.settings.data_dir / "keys"
-        given = self.settings.keystore
-        if given is not None:
-            named = folder / f"{given}.json"
-            return named if given.parent == Path() and not given.exists() and named.exists() else given
+        path = self.settings.keystore
+        if path is not None:
+            named = folder / f"{path}.json"
+            return named if path.parent == Path() and not path.exists() and named.exists() else path
         keys = sorted(folder.glob("*.json"))
         if len(keys) != 1:
-            told = f"there are {len(keys)} keys in {folder}" if keys else f"there is no key in {folder}"
-            raise KeystoreError(told, "name one with --keystore, or make one with `earnest keys new NAME`")
+            cause = f"there are {len(keys)} keys in {folder}" if keys else f"there is no key in {folder}"
+            raise KeystoreError(cause, "name one with --keystore, or create one with `earnest keys new NAME`")
         return keys[0]
 
     @cached_property
     def account(self) -> str:
-        """The key file's address; needs no password."""
+        """Address of the key file. Needs no password."""
         from earnest.client.chain.signer import keystore_address
 
         return keystore_address(self.keystore)
 
     def address(self, given: str | None) -> str:
-        """An address of the command line, checksummed; the account's own if none is given. Raises AddressError."""
+        """Returns a checksummed address; the account's own for None. Raises AddressError."""
         return self.account if given is None else checked_address(given)
 
     def password(self, prompt: str) -> str:
-        """From the settings, else asked for. Raises UsageError where nobody can be asked."""
-        given = self.settings.keystore_password()
-        if given is not None:
-            return given
+        """Returns the password of the settings, else prompts for it. Raises UsageError without a terminal."""
+        password = self.settings.keystore_password()
+        if password is not None:
+            return password
         if not self.environment.interactive:
-            raise UsageError("the key's password is needed", "give --password-file or EARNEST_PASSWORD")
+            raise UsageError(
+                "the password of the key is missing", "give --password-file, or set EARNEST_PASSWORD"
+            )
         return self.environment.ask_password(prompt)
 
     @cached_property
@@ -191,24 +193,24 @@ class Session:
             return Signer.load(self.keystore, password)
 
     def hold_key(self) -> None:
-        """Takes the key's lease: one process at a time sends with one key, whatever its data folder."""
+        """Takes the key's lease: only one process at a time sends with a key, even from different data folders."""
         from earnest.client.storage.lease import Lease
 
         path = self.keystore.with_name(f"{self.keystore.name}.lock")
         self._closing.enter_context(Lease(path, f"key {self.keystore}"))
 
     def folder(self, owner: str) -> Path:
-        """Where an account's journal and objects are: apart for each deployment, restarted local chains included."""
+        """Returns the folder of an account's journal and objects. Every deployment has its own."""
         return self.deployment_folder / owner
 
     @property
     def deployment_folder(self) -> Path:
-        """Where the folders of all accounts are."""
+        """Folder with the folders of all accounts."""
         birth = self.deployment.name.rpartition("/")[2]
         return self.settings.data_dir / f"{self.network.name}-{birth[:8]}"
 
     def finish_earlier(self) -> None:
-        """Before a command that sends decides anything: waits for what an interrupted one has left under way."""
+        """Waits for the transactions of an interrupted command, before a command that sends decides anything."""
         sends = isinstance(self.flags, SendFlags) and not isinstance(self.flags, NodeFlags)
         if self._finished or not sends or self.flags.dry_run:
             return
@@ -226,7 +228,7 @@ class Session:
                 self.notice(f"an earlier transaction is mined: {name}")
 
     def open_account(self, owner: str | None = None) -> Account:
-        """The account at work, opened once: takes the leases on key and journal."""
+        """Returns the account, opened once. Takes the leases of key and journal."""
         if self._account is None:
             self._account = self._open_account(owner or self.account)
         return self._account
@@ -236,7 +238,7 @@ class Session:
 
         signer = self.signer
         self.hold_key()
-        # An operator works in a folder of its own: its nonces are not the owner's, whose key stays free for commands.
+        # An operator has a folder of its own: it has other nonces, and the owner's key stays free for commands.
         folder = self.folder(owner) if signer.address == owner else self.folder(owner) / signer.address
         return self._closing.enter_context(
             Account(
@@ -253,16 +255,16 @@ class Session:
 
     @property
     def public_folder(self) -> Path:
-        """The account's objects that are served to everyone."""
+        """Folder of the account's public objects."""
         return self.folder(self.account) / "public"
 
     @property
     def public_url(self) -> str | None:
-        """Where others find them, as far as the settings say."""
-        given, serve = self.settings.public_url, self.settings.serve
-        return given.rstrip("/") if given else f"http://{serve}" if serve else None
+        """URL at which others fetch them; None if the settings name none."""
+        url, serve = self.settings.public_url, self.settings.serve
+        return url.rstrip("/") if url else f"http://{serve}" if serve else None
 
 
 def coins(wei: int) -> str:
-    """An amount of the chain's own coin for people, to a billionth."""
+    """Formats wei as coins of the chain, with up to nine decimals."""
     return f"{brief(format_amount(wei, COIN_DECIMALS), 9)} coins"

@@ -1,4 +1,4 @@
-"""How a command sends: what it would cost, whether it may, what became of it."""
+"""Sends the transactions of a command: estimates the cost, asks for consent, sends, and shows the result."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from earnest.client.account.commands import EstimatedCall
     from earnest.client.account.transactions import PlannedCall
     from earnest.client.chain.answers import Receipt
+    from earnest.client.chain.contracts import Contract
 
 Document = dict[str, Any]
 LONGEST_ARGUMENT = 100
@@ -25,12 +26,12 @@ def send(
     steps: Sequence[PlannedCall],
     document: Document,
     done: str | Callable[[Document], str],
-    found: Callable[[Sequence[Receipt]], Document] = lambda receipts: {},
+    results: Callable[[Sequence[Receipt]], Document] = lambda receipts: {},
 ) -> Answer:
-    """Previews the steps, asks where it has to, sends them. Only previews them with --dry-run.
+    """Estimates the steps, asks for consent and sends them. With --dry-run it only estimates them.
 
-    `label` names the command and its arguments, for the journal. `found` reads results out of the receipts into the
-    document, from which `done` says in words what then is the case.
+    `label` names the command and its arguments for the journal. `results` reads values from the receipts into the
+    document; `done` is the last line for people, or makes it from the document.
     """
     from earnest.client.account.commands import estimate_calls
 
@@ -40,59 +41,67 @@ def send(
         return would_send(session, plan, document)
     consent(session, plan)
     receipts = transact(session, session.open_account(), label, steps)
-    document = {**document, **found(receipts)}
+    document = {**document, **results(receipts)}
     sent = [
         transaction(session, step.name, step.call.function, receipt)
         for step, receipt in zip(steps, receipts, strict=True)
     ]
-    told = done if isinstance(done, str) else done(document)
-    whole = {**document, "account": session.account, "transactions": sent}
-    return Answer(whole, [*map(transaction_line, sent), told])
+    last_line = done if isinstance(done, str) else done(document)
+    document = {**document, "account": session.account, "transactions": sent}
+    return Answer(document, [*map(transaction_line, sent), last_line])
 
 
 def transact(session: Session, account: Account, label: str, steps: Sequence[PlannedCall]) -> list[Receipt]:
-    """Sends the steps one after the other, with a notice for each."""
+    """Sends the steps in order, with a notice for each, and returns their receipts."""
     from earnest.client.account.commands import perform
 
     return perform(account, label, steps, lambda step: session.notice(f"{step.purpose} ..."))
 
 
+def event_arguments(contract: Contract, receipts: Sequence[Receipt], event: str) -> dict[str, Any]:
+    """Returns the arguments of a contract's event in the last receipt. Raises StopIteration if it is not there."""
+    decoded = (contract.abi.decode_log(log) for log in receipts[-1].logs if log.address == contract.address)
+    return next(found[1] for found in decoded if found is not None and found[0] == event)
+
+
 def consent(session: Session, plan: Sequence[EstimatedCall]) -> None:
-    """Asks before money of value moves. Raises UsageError for a no, or where nobody can be asked."""
+    """Asks before money of value moves; local networks and --yes never ask. Raises UsageError without a yes."""
     if session.network.local or session.flags.yes:
         return
     for line in _plan_lines(plan):
         session.notice(line)
     if not session.environment.interactive:
         raise UsageError(
-            f"{session.network.name} is not a local network, and nobody is here to be asked",
-            "look at it with --dry-run, then say --yes",
+            f"{session.network.name} is not a local network, and there is no terminal to ask for consent",
+            "look at the transactions with --dry-run, then give --yes",
         )
     session.environment.stderr.write(f"Send from {session.account} on {session.network.name}? [y/N] ")
     session.environment.stderr.flush()
     if session.environment.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("not sent", "answer y, or give --yes")
+        raise UsageError(
+            "nothing was sent: the answer was not yes", "run the command again and answer y, or give --yes"
+        )
 
 
 def would_send(session: Session, plan: Sequence[EstimatedCall], document: Document) -> Answer:
-    """The answer to --dry-run."""
+    """Returns the answer to --dry-run."""
     balance = session.chain.balance(session.account, session.at)
-    cost = sum(one.cost for one in plan)
-    whole = {
+    cost = sum(call.cost for call in plan)
+    document = {
         **document,
         "dry_run": True,
         "account": session.account,
-        "calls": [_call(one) for one in plan],
+        "calls": [_call(call) for call in plan],
         "cost_wei": str(cost),
         "balance_wei": str(balance),
         "balance_after_wei": str(balance - cost),
     }
-    after = f"balance {coins(balance)}, at least {coins(balance - cost)} after; nothing was sent"
-    return Answer(whole, [*_plan_lines(plan), after])
+    after = f"Nothing was sent. Balance: {coins(balance)}; at least {coins(balance - cost)} after sending."
+    return Answer(document, [*_plan_lines(plan), after])
 
 
 def transaction(session: Session, step: str, function: str, receipt: Receipt) -> Document:
-    """A mined transaction, with its page in the network's explorer where there is one."""
+    """Returns the document of a mined transaction; `url` is its page in the network's explorer, or None."""
     explorer = session.network.explorer
     return {
         "step": step,
@@ -106,33 +115,33 @@ def transaction(session: Session, step: str, function: str, receipt: Receipt) ->
 
 
 def transaction_line(sent: Document) -> str:
-    """The same for people."""
+    """Formats a transaction's document as a line."""
     where = sent["url"] or sent["hash"]
     return f"{sent['step']}: {where} in block {sent['block']}, {sent['gas']:,} gas"
 
 
-def _call(one: EstimatedCall) -> Document:
-    call = one.step.call
+def _call(estimate: EstimatedCall) -> Document:
+    call = estimate.step.call
     return {
-        "step": one.step.name,
-        "purpose": one.step.purpose,
+        "step": estimate.step.name,
+        "purpose": estimate.step.purpose,
         "to": call.to,
         "function": call.function,
         "args": call.args,
-        "gas": one.gas,
-        "cost_wei": str(one.cost),
-        "simulated": one.simulated,
+        "gas": estimate.gas,
+        "cost_wei": str(estimate.cost),
+        "simulated": estimate.simulated,
     }
 
 
 def _plan_lines(plan: Sequence[EstimatedCall]) -> list[str]:
     lines: list[str] = []
-    for one in plan:
-        call = one.step.call
+    for estimate in plan:
+        call = estimate.step.call
         arguments = ", ".join(f"{name}={_short(value)}" for name, value in call.args.items())
-        lines.append(f"{one.step.purpose}: {call.function}({arguments}) to {call.to}")
-        how = "at most" if one.simulated else "typically, once the step before is mined,"
-        lines.append(f"  {how} {one.gas:,} gas, {coins(one.cost)}")
+        lines.append(f"{estimate.step.purpose}: {call.function}({arguments}) to {call.to}")
+        how = "at most" if estimate.simulated else "typically (the step before must be mined first)"
+        lines.append(f"  {how} {estimate.gas:,} gas, {coins(estimate.cost)}")
     return lines
 
 

@@ -10,9 +10,9 @@ SEND = SendFlags()
 
 
 def claim(*, flags: SendFlags = SEND) -> Answer:
-    """Take everything that was earned out of the vault.
+    """Withdraw your pay, and all other idle tokens, from the vault.
 
-    Pay arrives as idle balance as soon as a round is settled; this moves all that is idle to your account.
+    Pay becomes idle balance when a round is settled. This command moves the idle balance to your account.
 
     Example: earnest claim
     """

@@ -16,19 +16,19 @@ from earnest.client.chain.signer import Signer, import_key, keystore_address, ne
 
 app = make_group("keys")
 PLAIN, KEY = Flags(), KeyFlags()
-LEAST_PASSWORD = 8
+MIN_PASSWORD = 8  # characters
 
 
 @app.command
 def new(name: str, /, *, flags: KeyFlags = KEY) -> Answer:
-    """Make a new key. Back the file up: nobody can restore it, or its password.
+    """Create a new key. Back up the file: neither it nor its password can be restored.
 
     Example: earnest keys new mine --password-file password.txt
 
     Parameters
     ----------
     name
-        A name, for a file among your keys, or the path of a new file.
+        Name of the key, or path of the new key file.
     """
     with Session(flags) as session:
         path, password = _path(session, name), _new_password(session)
@@ -38,16 +38,16 @@ def new(name: str, /, *, flags: KeyFlags = KEY) -> Answer:
 
 @app.command(name="import")
 def import_(name: str, /, *, key_file: Path | None = None, flags: KeyFlags = KEY) -> Answer:
-    """Bring in a private key: 64 hex digits from a file or, without one, from stdin. Never from the command line.
+    """Import a private key, 64 hex digits, from a file or stdin. The command line never takes a private key.
 
     Example: earnest keys import mine --key-file private.txt --password-file password.txt
 
     Parameters
     ----------
     name
-        A name, for a file among your keys, or the path of a new file.
+        Name of the key, or path of the new key file.
     key_file
-        File that holds the private key (default: stdin).
+        File with the private key (default: stdin).
     """
     with Session(flags) as session:
         path, key = _path(session, name), _private_key(session, key_file)
@@ -58,51 +58,51 @@ def import_(name: str, /, *, key_file: Path | None = None, flags: KeyFlags = KEY
 
 @app.command(name="list")
 def list_(*, flags: Flags = PLAIN) -> Answer:
-    """List your keys; needs no password.
+    """List your keys. Needs no password.
 
     Example: earnest keys list
     """
     with Session(flags) as session:
-        found = []
+        keys = []
         for path in sorted((session.settings.data_dir / "keys").glob("*.json")):
             try:
-                found.append({"name": path.stem, "account": keystore_address(path), "path": str(path)})
+                keys.append({"name": path.stem, "account": keystore_address(path), "path": str(path)})
             except KeystoreError as error:
-                found.append({"name": path.stem, "account": None, "path": str(path), "problem": error.cause})
-        rows = [(key["name"], key["account"] or key["problem"], key["path"]) for key in found]
+                keys.append({"name": path.stem, "account": None, "path": str(path), "problem": error.cause})
+        rows = [(key["name"], key["account"] or key["problem"], key["path"]) for key in keys]
         shown = (
             table("Keys", ("name", "account", "file"), rows)
             if rows
-            else "No keys yet: `earnest keys new NAME`"
+            else "No keys yet. Create one: `earnest keys new NAME`"
         )
-        return Answer({"keys": found}, [shown])
+        return Answer({"keys": keys}, [shown])
 
 
 def _made(path: Path, signer: Signer) -> Answer:
     document = {"account": signer.address, "path": str(path)}
     return Answer(
-        document, [f"{signer.address} in {path}", "Back up the file and keep the password apart from it."]
+        document, [f"{signer.address} in {path}", "Back up the file, and keep the password in another place."]
     )
 
 
 def _path(session: Session, name: str) -> Path:
-    """The new file; told before a password is asked for if it is already there."""
+    """Returns the path of the new key file. Raises KeystoreError if it exists, before any prompt."""
     named = re.fullmatch(r"[\w-]+", name)
     path = session.settings.data_dir / "keys" / f"{name}.json" if named else Path(name).expanduser()
     if path.exists():
-        raise KeystoreError(f"{path} is already there", "choose another name; keys are not overwritten")
+        raise KeystoreError(f"{path} already exists", "choose another name; keys are never overwritten")
     return path
 
 
 def _new_password(session: Session) -> str:
-    given = session.settings.keystore_password()
-    if given is None:
-        given = session.password("New password: ")
-        if session.environment.ask_password("The same again: ") != given:
-            raise UsageError("the two passwords differ", "try again")
-    if len(given) < LEAST_PASSWORD:
-        raise UsageError(f"the password has fewer than {LEAST_PASSWORD} characters", "choose a longer one")
-    return given
+    password = session.settings.keystore_password()
+    if password is None:
+        password = session.password("New password: ")
+        if session.environment.ask_password("Repeat the password: ") != password:
+            raise UsageError("the two passwords differ", "run the command again")
+    if len(password) < MIN_PASSWORD:
+        raise UsageError(f"the password has fewer than {MIN_PASSWORD} characters", "choose a longer one")
+    return password
 
 
 def _private_key(session: Session, key_file: Path | None) -> bytes:
@@ -115,5 +115,5 @@ def _private_key(session: Session, key_file: Path | None) -> bytes:
             raise UsageError(f"{key_file or 'stdin'} cannot be read", "give a text file") from error
     digits = text.strip().removeprefix("0x")
     if len(digits) != 64 or not set(digits) <= set(string.hexdigits):
-        raise UsageError("that is not a private key", "give 64 hex digits, with or without 0x")
+        raise UsageError("this is not a private key", "give 64 hex digits, with or without 0x")
     return bytes.fromhex(digits)

@@ -1,4 +1,4 @@
-"""`earnest penalty`: locked verdicts, and the answer to one."""
+"""`earnest penalty`: shows penalties and contests one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEND, CHAIN = SendFlags(), ChainFlags()
 
 @app.command
 def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = CHAIN) -> Answer:
-    """Show the penalties of a run: on whom, for what, how the validators stand, and how long it can be contested.
+    """Show the penalties of a run: account, verdict, share of validators that uphold it, time left to contest.
 
     Example: earnest penalty show 1
 
@@ -29,24 +29,24 @@ def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = C
     run
         The run's number.
     account
-        Show only those on this address.
+        Show only the penalties of this address.
     """
     with Session(flags) as session:
         record = session.deployment.read_run(run)
         wanted = None if account is None else session.address(account)
-        found = [_penalty(session, penalty) for penalty in record.penalties]
-        found = [one for one in found if wanted in (None, one["account"])]
+        penalties = [_penalty(session, penalty) for penalty in record.penalties]
+        penalties = [penalty for penalty in penalties if wanted in (None, penalty["account"])]
         rows = [
             (
-                one["penalty"],
-                one["round"],
-                one["verdict"],
-                one["status"],
-                brief(one["amount"]),
-                one["upheld"],
-                one["contest"],
+                penalty["penalty"],
+                penalty["round"],
+                penalty["verdict"],
+                penalty["status"],
+                brief(penalty["amount"]),
+                penalty["upheld"],
+                penalty["contest"],
             )
-            for one in found
+            for penalty in penalties
         ]
         headings = (
             "penalty",
@@ -58,14 +58,14 @@ def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = C
             "contest",
         )
         return Answer(
-            {"run": run, "penalties": found},
+            {"run": run, "penalties": penalties},
             [table(f"Penalties of run {run}", headings, rows) if rows else f"No penalties in run {run}."],
         )
 
 
 @app.command
 def contest(penalty: str, /, *, flags: SendFlags = SEND) -> Answer:
-    """Contest a penalty on your bond: the validators look again, and a further small part of it is locked until then.
+    """Contest a penalty on your bond: the validators vote again. A small further part of the bond is locked meanwhile.
 
     Example: earnest penalty contest 0x5bd9c2f04c1a4d3f8f8d7f0d7c7f3c0b6f0a3a2c1d0e9f8a7b6c5d4e3f2a1b0c
 
@@ -87,7 +87,11 @@ def contest(penalty: str, /, *, flags: SendFlags = SEND) -> Answer:
         steps = contest_calls(session.contracts, key, session.account, session.at)
         document = {"action": "contest", "penalty": "0x" + key.hex()}
         return send(
-            session, f"penalty/{key.hex()}/contest", steps, document, "Contested; the validators vote again."
+            session,
+            f"penalty/{key.hex()}/contest",
+            steps,
+            document,
+            "Contested; the validators vote again. See the outcome with `earnest penalty show RUN`.",
         )
 
 

@@ -1,4 +1,4 @@
-"""`earnest run`: open a run, take part in it, settle it, end it."""
+"""`earnest run`: opens, shows, joins, leaves, settles, ends and fetches runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from earnest.cli.flags import ChainFlags, RunNumber, SeatNumber, SendFlags, Serv
 from earnest.cli.output import Answer, progress
 from earnest.cli.output import show as show_answer
 from earnest.cli.session import Session
-from earnest.cli.transactions import consent, send, transact, transaction, transaction_line, would_send
+from earnest.cli.transactions import (
+    consent,
+    event_arguments,
+    send,
+    transact,
+    transaction,
+    transaction_line,
+    would_send,
+)
 from earnest.client.account.commands import due_calls, estimate_calls, settle_due
 from earnest.client.account.transactions import (
     PlannedCall,
@@ -51,9 +59,9 @@ def create(
     rounds: int | None = None,
     flags: ServeFlags = SERVE,
 ) -> Answer | None:
-    """Open a run: builds the initial state, makes the run's files public, and pays the whole budget into escrow.
+    """Open a run: build the initial state, publish the run's files, and pay the whole budget into escrow.
 
-    With --serve the files are served after that, until stopped; `earnest run serve` does it later.
+    With --serve the command then serves the files until it is stopped; `earnest run serve` serves them later.
 
     Example: earnest run create run.toml --serve 0.0.0.0:9000 --public-url http://my.host:9000
 
@@ -64,29 +72,29 @@ def create(
     example
         Print an example run file and do nothing else.
     start_in
-        Seconds from now to round 0, in place of the file's.
+        Seconds until round 0 starts (default: as in the file).
     rounds
-        Rounds, in place of the file's.
+        Number of rounds (default: as in the file).
     """
     if example:
         return example_file()
     if file is None:
-        raise UsageError("no run file given", "write one: `earnest run create --example > run.toml`")
+        raise UsageError("no run file was given", "write one: `earnest run create --example > run.toml`")
     with Session(flags) as session:
-        given = {"start_in_s": start_in, "rounds": rounds}
-        answer = open_run(session, RunFile.read(file).changed(given))
+        changes = {"start_in_s": start_in, "rounds": rounds}
+        answer = open_run(session, RunFile.read(file).changed(changes))
         if session.settings.serve is None or flags.dry_run:
             return answer
         show_answer(answer, session.environment.stdout, as_json=flags.json)
-    serve_objects(session)  # the session is closed: other commands may use the key meanwhile
+    serve_objects(session)  # the session is closed, so other commands can use the key
     return None
 
 
 @app.command
 def serve(run: RunNumber, /, *, flags: ServeFlags = SERVE) -> None:
-    """Serve your account's public objects over HTTP, until stopped. Needs no password.
+    """Serve your account's public objects over HTTP until stopped. Needs no password.
 
-    The files of a run that you opened; or, when your node is done, the run's final state.
+    These are the files of a run that you opened or, after your node has ended, the run's final state.
 
     Example: earnest run serve 1 --serve 0.0.0.0:9000
 
@@ -97,7 +105,7 @@ def serve(run: RunNumber, /, *, flags: ServeFlags = SERVE) -> None:
     """
     with Session(flags) as session:
         if session.settings.serve is None:
-            raise UsageError("no address to serve on", "give --serve HOST:PORT")
+            raise UsageError("no address to serve on was given", "give --serve HOST:PORT")
         record = session.deployment.read_run(run)
         name = record.uri.rpartition("/")[2]
         if not (session.public_folder / name).is_file():
@@ -115,7 +123,7 @@ def serve(run: RunNumber, /, *, flags: ServeFlags = SERVE) -> None:
 
 @app.command
 def show(run: RunNumber, /, *, flags: ChainFlags = CHAIN) -> Answer:
-    """Show a run: its terms, what is open now and for how long, its seats, and every round so far.
+    """Show a run: its terms, the open windows and their time left, its seats, and every round so far.
 
     Example: earnest run show 1
 
@@ -132,7 +140,7 @@ def show(run: RunNumber, /, *, flags: ChainFlags = CHAIN) -> Answer:
 def fetch(run: RunNumber, /, *, out: Path | None = None, flags: ChainFlags = CHAIN) -> Answer:
     """Fetch a run's model: its final state, or the newest one so far, verified against the record.
 
-    From this machine's own folders, the run's validators, its sponsor or its trainers, whoever has it.
+    Sources are this machine's own folders, then the run's validators, its sponsor and its trainers.
 
     Example: earnest run fetch 1 --out result
 
@@ -141,7 +149,7 @@ def fetch(run: RunNumber, /, *, out: Path | None = None, flags: ChainFlags = CHA
     run
         The run's number.
     out
-        A new folder for `state` and `recipe`, which `earnest task export` takes (default: run-NUMBER).
+        New folder for the files `state` and `recipe`, the input of `earnest task export` (default: run-NUMBER).
     """
     with Session(flags) as session:
         return fetch_model(session, run, Path(f"run-{run}") if out is None else out)
@@ -149,7 +157,7 @@ def fetch(run: RunNumber, /, *, out: Path | None = None, flags: ChainFlags = CHA
 
 @app.command
 def end(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
-    """End your run: this round and the next are still played, the rounds after that are refunded.
+    """End your run: the current round and the next still take place, and all later rounds are refunded.
 
     Example: earnest run end 1
 
@@ -159,7 +167,7 @@ def end(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
         The run's number.
     """
     with Session(flags) as session:
-        done = f"Run {run} ends after the next round. The rest comes back with `earnest run settle {run}`."
+        done = f"Run {run} ends after the next round. To get the refund: `earnest run settle {run}`."
         steps = end_calls(session.contracts, run)
         return send(session, f"run/{run}/end", steps, {"action": "end", "run": run}, done)
 
@@ -175,9 +183,9 @@ def join(
     take: SeatNumber | None = None,
     flags: ServeFlags = SERVE,
 ) -> Answer:
-    """Take a seat: deposits and bonds what is missing, then joins. Counts from the next round on.
+    """Take a seat from the next round on. This also deposits and bonds the tokens that are missing.
 
-    Your node registers its address when it starts; --public-url or --serve does it already now.
+    Your node registers its URL when it starts; with --public-url or --serve it is registered now.
 
     Example: earnest run join 1 --role trainer --bond 150
 
@@ -186,20 +194,20 @@ def join(
     run
         The run's number.
     role
-        What the seat does.
+        Role of the seat.
     bond
-        Tokens to have bonded (default: the run's least).
+        Tokens that the bond should have (default: the run's minimum).
     operator
-        Address of the key that the node will use (default: your own).
+        Address of the key that your node will use (default: your own).
     take
-        Seat to take over when none is free: one silent for 8 rounds, or the smallest bond for 1.25 times it.
+        Seat to take over if none is free: one inactive for 8 rounds, or the smallest bond, for 1.25 times that bond.
     """
     with Session(flags) as session:
         chosen = Role[role.upper()]
         record = session.deployment.read_run(run)
         params = record.params
-        least = params.trainer_min_bond if chosen is Role.TRAINER else params.validator_min_bond
-        wei = least if bond is None else session.wei(bond)
+        minimum = params.trainer_min_bond if chosen is Role.TRAINER else params.validator_min_bond
+        wei = minimum if bond is None else session.wei(bond)
         steps = join_calls(
             session.contracts,
             run,
@@ -224,19 +232,19 @@ def join(
                 f"{role.capitalize()} seat {joined['seat']} of run {run} is yours from round "
                 f"{joined['from_round']} on. Next: `{start}`"
             ),
-            lambda receipts: _taken(session, receipts),
+            lambda receipts: _seat_taken(session, receipts),
         )
 
 
 def start_command(role: RoleName, run: int, owner: str | None, verification: int) -> str:
-    """What a node for a new seat is started with."""
+    """Returns the command that starts the node of a new seat."""
     by_operator = "" if owner is None else f" --owner {owner}"
     attests = role == "trainer" and verification == Level.ATTESTED
     return f"earnest {role} start {run}{by_operator}" + (" --attester KIND" if attests else "")
 
 
 def _admission(session: Session, uri: str, run: int, role: Role) -> tuple[tuple[str, Role], ...]:
-    """The run's admission list; not needed by a trainer where trainers are open to all."""
+    """Returns the run's admission list; empty for a trainer if the run is open to all trainers."""
     params = session.contracts.runs.run_params(run, at=session.at)
     if role is Role.TRAINER and params.open_trainers:
         return ()
@@ -246,18 +254,16 @@ def _admission(session: Session, uri: str, run: int, role: Role) -> tuple[tuple[
         return load_bundle(uri, params, ObjectStore(session.public_folder)).admission
 
 
-def _taken(session: Session, receipts: Sequence[Receipt]) -> dict[str, Any]:
-    runs = session.contracts.runs
-    events = [runs.abi.decode_log(log) for log in receipts[-1].logs if log.address == runs.address]
-    args = next(event[1] for event in events if event is not None and event[0] == "SeatTaken")
+def _seat_taken(session: Session, receipts: Sequence[Receipt]) -> dict[str, Any]:
+    args = event_arguments(session.contracts.runs, receipts, "SeatTaken")
     return {"seat": args["seat"], "from_round": args["from_round"]}
 
 
 @app.command
 def leave(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
-    """Give your seat up: starts the bond's exit and tells the run. Counts from the next round on.
+    """Give up your seat from the next round on, and start the exit of its bond.
 
-    Once the exit delay is over, `earnest stake exit` takes the bond back.
+    Once the exit delay is over, `earnest stake exit` frees the bond.
 
     Example: earnest run leave 1
 
@@ -270,7 +276,7 @@ def leave(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
         held = held_seat(session.contracts, run, session.account, session.at)
         steps = leave_calls(session.contracts, run, held.role, held.seat, session.account, session.at)
         document = {"action": "leave", "run": run, "role": held.role, "seat": held.seat}
-        done = f"The exit has started. When its delay is over: `earnest stake exit {run}`"
+        done = f"The exit has started. When its delay is over, free the bond: `earnest stake exit {run}`"
         return send(session, f"run/{run}/leave", steps, document, done)
 
 
@@ -283,7 +289,7 @@ def sync(
     seat: SeatNumber | None = None,
     flags: SendFlags = SEND,
 ) -> Answer:
-    """Have the run read a seat's bond from the vault, your own seat's unless another is named.
+    """Update a seat's stake in the run from its bond in the vault. Without --role and --seat, your own seat's.
 
     Example: earnest run sync 1 --role trainer --seat 0
 
@@ -292,12 +298,12 @@ def sync(
     run
         The run's number.
     role
-        The seat's role, together with --seat.
+        Role of the seat; needs --seat.
     seat
-        The seat's index.
+        Index of the seat; needs --role.
     """
     if (role is None) != (seat is None):
-        raise UsageError("a seat is named by --role and --seat together", "give both or neither")
+        raise UsageError("only one of --role and --seat was given", "give both, or neither for your own seat")
     with Session(flags) as session:
         if role is None or seat is None:
             held = held_seat(session.contracts, run, session.account, session.at)
@@ -310,13 +316,13 @@ def sync(
             label,
             sync_calls(session.contracts, run, held),
             document,
-            "The bond counts from the next round on.",
+            "The new stake counts from the next round on.",
         )
 
 
 @app.command
 def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
-    """Settle whatever is due: rounds, pay, charges, penalties, and the sponsor's refund. Anyone may, for the gas.
+    """Settle what is due: rounds, pay, charges, penalties, and the sponsor's refund. Anyone may do it and pays the gas.
 
     Example: earnest run settle 1
 
@@ -333,7 +339,7 @@ def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
         if not due and not refund:
             return Answer(
                 {**document, "account": session.account, "transactions": [], "refused": []},
-                ["Nothing is due."],
+                ["Nothing is due now. `earnest run show` lists when the next window opens."],
             )
         steps = [PlannedCall(due_call.intent, due_call.intent, due_call.call) for due_call in due]
         steps += refund_calls(session.contracts, run) if refund else []
@@ -361,4 +367,4 @@ def _settle(session: Session, run: int, document: dict[str, Any]) -> Answer:
     lines = [*map(transaction_line, settled)]
     lines += [f"{r['step']}: refused, {r['reason']}" for r in refused]
     whole = {**document, "account": session.account, "transactions": settled, "refused": refused}
-    return Answer(whole, lines or ["Nothing was left to settle."])
+    return Answer(whole, lines or ["Nothing was left to settle: others were faster."])

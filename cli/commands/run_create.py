@@ -1,8 +1,7 @@
-"""Opening a run: its initial state, its public files, its budget."""
+"""`earnest run create`: builds the initial state, publishes the run's files and pays the budget."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -10,28 +9,27 @@ from typing import TYPE_CHECKING
 from earnest.cli.exits import UsageError
 from earnest.cli.output import Answer, progress
 from earnest.cli.session import Session
-from earnest.cli.transactions import send
+from earnest.cli.transactions import event_arguments, send
 from earnest.client.account.transactions import fund_calls
 from earnest.client.run.run_file import PAID_SHARE, RunFile, check_params, remarks
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
 
 if TYPE_CHECKING:
-    from earnest.client.chain.answers import Receipt
     from earnest.protocol.run import RunParams
 
 UNKNOWN_ROOT = b"\xff" * 32
-"""Stands for the initial state while the other terms are checked, which costs nothing."""
+"""Placeholder for the initial state while the other terms are checked, before the state is built."""
 
 
 def example_file() -> Answer:
-    """A run file with comments, for the bundled task."""
+    """Returns a run file with comments, for the bundled task."""
     text = (files("earnest.cli") / "run_example.toml").read_text()
     return Answer({"example": text}, [text.rstrip()])
 
 
 def open_run(session: Session, run_file: RunFile) -> Answer:
-    """Builds the initial state, makes the run's files public, and opens the run."""
+    """Builds the initial state, publishes the run's files and opens the run."""
     from earnest.client.run.bundle import publish
     from earnest.training.diloco.initial import initial_state
     from earnest.training.diloco.state import state_root
@@ -72,8 +70,10 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
         f"run/create/{root.hex()}",
         steps,
         document,
-        lambda made: f"Run {made['run']} is open. Its files: {uri}. Next: `earnest run show {made['run']}`",
-        lambda receipts: {"run": _created(session, receipts)},
+        lambda opened: (
+            f"Run {opened['run']} is open. Its files: {uri}. Next: `earnest run show {opened['run']}`"
+        ),
+        lambda receipts: {"run": event_arguments(session.contracts.runs, receipts, "RunCreated")["run"]},
     )
 
 
@@ -81,28 +81,24 @@ def _check(session: Session, params: RunParams) -> None:
     check_params(params, session.chain.head().time, session.network.block_time_s, session.finality_s)
 
 
-def _created(session: Session, receipts: Sequence[Receipt]) -> int:
-    """The number of the run that the last receipt opened."""
-    runs = session.contracts.runs
-    events = [runs.abi.decode_log(log) for log in receipts[-1].logs if log.address == runs.address]
-    return next(event[1]["run"] for event in events if event is not None and event[0] == "RunCreated")
-
-
 def _files_url(session: Session) -> str:
-    """Where the run's files will be found: as the settings say or, on a local network, in this machine's folder."""
+    """Returns the base URL of the run's files; on a local network without --public-url, this machine's folder.
+
+    Raises UsageError on other networks without --public-url and --serve.
+    """
     if session.public_url is not None:
         return session.public_url
     if not session.network.local:
         raise UsageError(
             "nobody could fetch the run's files",
-            "say where they will be served: --public-url or --serve HOST:PORT",
+            "give the URL at which they will be served: --public-url URL, or --serve HOST:PORT",
         )
-    session.notice("no --public-url: the run's files can be read on this machine only")
+    session.notice("without --public-url, only this machine can read the run's files")
     return str(session.public_folder.resolve())
 
 
 def serve_objects(session: Session) -> None:
-    """Serves the account's public objects until the process is told to stop."""
+    """Serves the account's public objects until SIGTERM or Ctrl-C."""
     address, folder = session.settings.serve_address, session.public_folder
     assert address is not None
     with session.environment.stopping() as stop, ObjectServer(folder, *address) as server:

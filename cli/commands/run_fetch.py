@@ -1,4 +1,4 @@
-"""Fetching the model of a run: the newest state root on the record, from whoever has the object."""
+"""`earnest run fetch`: downloads the newest recorded state of a run from any node that serves it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ RUN_FILES, STATE = "recipe", "state"
 
 
 def fetch_model(session: Session, run: int, folder: Path) -> Answer:
-    """Writes the run's recipe and its newest state into `folder`, each verified against the record.
+    """Writes the run's recipe and its newest state into `folder`, both verified against the record.
 
-    Raises UsageError for a folder that is there already, Unavailable where nobody serves them.
+    Raises UsageError if the folder exists, Unavailable if nobody serves the files.
     """
     from earnest.client.storage.fetch import fetch
     from earnest.training.diloco.state import Spec, read_parameters, state_bytes
     from earnest.training.tasks.task import load_task
 
     if folder.exists():
-        raise UsageError(f"{folder} is already there", "name a new folder with --out")
+        raise UsageError(f"{folder} already exists", "name a new folder with --out")
     record = session.deployment.read_run(run)
     root, final = newest_root(session, record)
     sources = [*_own_stores(session), *dict.fromkeys(_served(record))]
@@ -43,7 +43,7 @@ def fetch_model(session: Session, run: int, folder: Path) -> Answer:
             raise _nobody("state", root, run, error) from error
     _write(folder, {RUN_FILES: bundle.to_bytes(), STATE: state})
     following = f"earnest task export {folder / RUN_FILES} {folder / STATE} {folder / 'model'}"
-    what = "final state" if final else "newest state; the run is not over or its last round not settled"
+    what = "final state" if final else "newest state; the run is not over, or its last round is not settled"
     document = {
         "run": run,
         "state": root,
@@ -57,7 +57,7 @@ def fetch_model(session: Session, run: int, folder: Path) -> Answer:
 
 
 def newest_root(session: Session, record: RunRecord) -> tuple[bytes, bool]:
-    """The root of the run's final state and True; before there is one, of the newest that a majority reported."""
+    """Returns the final state's root and True; before the end, the newest that a majority reported and False."""
     at = session.chain.final()
     final = session.contracts.settlement.final_state(record.run, at=at)
     if final is not None:
@@ -70,13 +70,13 @@ def newest_root(session: Session, record: RunRecord) -> tuple[bytes, bool]:
 
 
 def _own_stores(session: Session) -> list[str]:
-    """The public folders of every account that works here; an operator's lies in its owner's."""
-    place = session.deployment_folder
-    return [str(path) for depth in ("*/public", "*/*/public") for path in sorted(place.glob(depth))]
+    """Lists the public folders of all accounts on this machine; an operator's is inside its owner's."""
+    folder = session.deployment_folder
+    return [str(path) for depth in ("*/public", "*/*/public") for path in sorted(folder.glob(depth))]
 
 
 def _served(record: RunRecord) -> Iterator[str]:
-    """Base URLs: validators', which keep every state; the sponsor's; trainers'."""
+    """Yields the base URLs of validators, which keep every state, then of the sponsor and the trainers."""
     for role in (Role.VALIDATOR, Role.TRAINER):
         yield from (seat.uri for _, seat in sorted(record.seats[role].items()) if seat.uri)
         if role is Role.VALIDATOR:
@@ -84,23 +84,23 @@ def _served(record: RunRecord) -> Iterator[str]:
 
 
 def _bundle(record: RunRecord, sources: list[str]) -> Bundle:
-    """The run's files from any of the sources, checked against its terms."""
+    """Fetches the run's files from any of the sources and checks them against its terms."""
     from earnest.client.run.bundle import MAX_BUNDLE_BYTES, Bundle, bundle_root
     from earnest.client.storage.fetch import fetch
 
     root = bundle_root(record.uri)
     try:
-        found = Bundle.from_bytes(fetch(root, None, sources, MAX_BUNDLE_BYTES))
+        bundle = Bundle.from_bytes(fetch(root, None, sources, MAX_BUNDLE_BYTES))
     except Unavailable as error:
         raise _nobody("recipe", root, record.run, error) from error
-    found.check(record.params)
-    return found
+    bundle.check(record.params)
+    return bundle
 
 
 def _nobody(what: str, root: bytes, run: int, error: Unavailable) -> Unavailable:
     return Unavailable(
         f"nobody serves the {what} 0x{root.hex()} of run {run}: {error.cause}",
-        f"ask one of its validators to serve it: `earnest run serve {run} --serve HOST:PORT` with its data folder",
+        f"ask a validator of the run to serve it, from its data folder: `earnest run serve {run} --serve HOST:PORT`",
         error.reasons,
     )
 
@@ -112,4 +112,4 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
             (folder / name).write_bytes(content)
     except OSError as error:
         cause = f"{folder} cannot be written: {error.strerror}"
-        raise StorageError(cause, "make room, or name another folder") from error
+        raise StorageError(cause, "free disk space, or name another folder with --out") from error

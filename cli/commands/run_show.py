@@ -1,4 +1,4 @@
-"""How a run is shown: its terms, what is open now, its seats, its rounds."""
+"""`earnest run show`: a run's terms, open windows, seats and rounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAULTS = ("unrevealed", "malformed", "copied", "harmful", "unfaithful")
 
 
 def run_answer(session: Session, record: RunRecord) -> Answer:
-    """Everything about one run, at the newest final block."""
+    """Shows one run at the newest final block."""
     at = session.chain.final()
     schedule, planned = record.params.schedule(), record.planned_rounds
     phases = open_phases(schedule, planned, at.time)
@@ -59,7 +59,7 @@ def run_answer(session: Session, record: RunRecord) -> Answer:
 
 
 def terms(session: Session, record: RunRecord) -> dict[str, Any]:
-    """The parameters, amounts in tokens and in wei."""
+    """Returns the run's parameters; amounts in tokens and in wei."""
     params = record.params
     return {
         "start": params.start,
@@ -79,7 +79,7 @@ def terms(session: Session, record: RunRecord) -> dict[str, Any]:
 
 
 def policy_of(record: RunRecord) -> PolicyFile | None:
-    """The policy of an attested run; None for another run, and where the run's files cannot be had."""
+    """Returns the policy of an attested run; None for other runs, or if the run's files are unavailable."""
     if not Level(record.params.verification).takes_attestation:
         return None
     from earnest.client.run.bundle import BundleError, load_bundle
@@ -92,9 +92,9 @@ def policy_of(record: RunRecord) -> PolicyFile | None:
 
 
 def attestation_document(record: RunRecord, policy: PolicyFile | None) -> dict[str, Any] | None:
-    """Whose machines an attested run takes, None for a run that takes no attestation.
+    """Returns the attestation terms of a run; None for a run without attestation.
 
-    Root and workloads are those of `policy`; None where that cannot be had.
+    Root and workloads are those of `policy`, and None without it.
     """
     params = record.params
     if not Level(params.verification).takes_attestation:
@@ -109,13 +109,13 @@ def attestation_document(record: RunRecord, policy: PolicyFile | None) -> dict[s
 
 
 def seats(session: Session, record: RunRecord, role: Role, now: int) -> list[dict[str, Any]]:
-    """A role's seats: who holds them from the next round on, with what stake, and where their objects are."""
+    """Returns a role's seats as of the next round: owner, operator, stake, and URL of the objects."""
     following = record.params.schedule().next_round(now)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for index, seat in sorted(record.seats[role].items()):
         owner = seat.owner.latest
         barred = record.barred.get(owner or "", 0)
-        found.append(
+        rows.append(
             {
                 "seat": index,
                 "account": owner,
@@ -126,11 +126,11 @@ def seats(session: Session, record: RunRecord, role: Role, now: int) -> list[dic
                 "barred_until_round": barred if barred > following else None,
             }
         )
-    return found
+    return rows
 
 
 def round_document(session: Session, record: RunRecord, round: int) -> dict[str, Any]:
-    """A round whose reports are all revealed: who did what, and what came of it."""
+    """Returns a round whose report reveal is over: commits, reveals, verdicts, weights (0 to 1) and pay."""
     seen, settled = record.round(round), record.settled(round)
     trainers = [
         {
@@ -156,7 +156,7 @@ def round_document(session: Session, record: RunRecord, round: int) -> dict[str,
 
 
 def which_round(round: int, rounds: int) -> str:
-    """A round by its number, and what the one after the last is for."""
+    """Names a round; for the one after the last, adds what it is for."""
     return f"round {round}" + (", where only the final state is reported" if round == rounds else "")
 
 
@@ -165,10 +165,10 @@ def _closed_rounds(record: RunRecord, now: int) -> list[int]:
     return [r for r in range(record.planned_rounds + 1) if schedule.report_reveal(r).end <= now]
 
 
-def _in_words(verdict: str) -> str:
-    """A verdict as `round_document` names it, for people."""
-    named = Verdict.__members__.get(verdict.replace(" ", "_").upper())
-    return verdict if named is None else WORDS[named]
+def _verdict_text(verdict: str) -> str:
+    """Returns the text for people of a verdict of `round_document`."""
+    member = Verdict.__members__.get(verdict.replace(" ", "_").upper())
+    return verdict if member is None else WORDS[member]
 
 
 def _verdict(verdict: int | None, revealed: bool) -> str:
@@ -188,21 +188,24 @@ def _phase(phase: Phase, now: int) -> dict[str, Any]:
 
 
 def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
-    given = document["terms"]
-    burns = ", ".join(f"{bps / 100:g} % {fault}" for fault, bps in given["penalties_bps"].items())
+    terms = document["terms"]
+    penalties = ", ".join(f"{bps / 100:g} % {fault}" for fault, bps in terms["penalties_bps"].items())
     shown: list[RenderableType] = [
         f"Run {document['run']}: {document['state']}, round {document['round']} of {document['rounds']}",
         f"  sponsor {document['sponsor']}, {brief(document['escrow'])} {session.symbol} in escrow",
         f"  files {document['uri']}",
-        f"  starts {when(given['start'])}, a round takes {countdown(given['period_s'])}",
-        f"  pays at most {given['trainer_pool']} to trainers and {given['validator_pool']} to validators a round;"
-        f" least bonds {given['trainer_min_bond']} and {given['validator_min_bond']} {session.symbol}",
-        f"  burns of a bond: {burns}; frees it {countdown(given['exit_delay_s'])} after an exit",
-        f"  seats: {given['trainer_seats']} trainers, {'open to all' if given['open_trainers'] else 'listed'};"
-        f" {given['validator_seats']} validators, listed",
+        f"  starts {when(terms['start'])}, a round takes {countdown(terms['period_s'])}",
+        f"  pay per round: at most {terms['trainer_pool']} {session.symbol} to trainers"
+        f" and {terms['validator_pool']} {session.symbol} to validators",
+        f"  minimum bonds: {terms['trainer_min_bond']} {session.symbol} for a trainer,"
+        f" {terms['validator_min_bond']} {session.symbol} for a validator",
+        f"  penalties, as shares of the bond: {penalties}",
+        f"  a bond can be withdrawn {countdown(terms['exit_delay_s'])} after its exit starts",
+        f"  seats: {terms['trainer_seats']} trainers, {'open to all' if terms['open_trainers'] else 'listed'};"
+        f" {terms['validator_seats']} validators, listed",
     ]
     if (attestation := document["attestation"]) is not None:
-        root = attestation["root"] or "unknown, its files cannot be had"
+        root = attestation["root"] or "unknown: the run's files are unavailable"
         shown.append(
             f"  verification: {attestation['verification']}, policy 0x{attestation['policy'].hex()}; root: {root}"
         )
@@ -216,19 +219,30 @@ def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
         )
     if document["final_state"] is not None:
         shown.append(f"  final state {document['final_state'].hex()}")
-    for role, held in document["seats"].items():
+    for role, seats in document["seats"].items():
         rows = [
             (s["seat"], s["account"], s["operator"], brief(s["stake"]), s["from_round"], s["uri"])
-            for s in held
+            for s in seats
         ]
-        headings = ("seat", "account", "operator", f"stake ({session.symbol})", "from round", "objects at")
+        headings = (
+            "seat",
+            "account",
+            "operator",
+            f"stake ({session.symbol})",
+            "from round",
+            "URL of objects",
+        )
         shown.append(table(role.capitalize(), headings, rows) if rows else f"No {role} yet.")
     for played in document["history"]:
         rows = [
-            (t["seat"], _in_words(t["verdict"]), f"{t['weight']:.3f}", brief(t["pay"]), t["account"])
+            (t["seat"], _verdict_text(t["verdict"]), f"{t['weight']:.3f}", brief(t["pay"]), t["account"])
             for t in played["trainers"]
         ]
         outcome = VOID if played["void"] else f"{len(played['reports'])} reports"
         title = f"Round {played['round']}: {outcome}"
-        shown.append(table(title, ("seat", "verdict", "weight", "pay", "account"), rows) if rows else title)
+        shown.append(
+            table(title, ("seat", "verdict", "weight (0 to 1)", f"pay ({session.symbol})", "account"), rows)
+            if rows
+            else title
+        )
     return shown

@@ -1,4 +1,4 @@
-"""`earnest seat`: what the holder of a seat can change about it."""
+"""`earnest seat`: shows a seat and changes its operator and URL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEND, ACCOUNT = SendFlags(), AccountFlags()
 
 @app.command
 def operator(run: RunNumber, address: str, /, *, flags: SendFlags = SEND) -> Answer:
-    """Let another key commit, reveal and report for your seat, from the next round on. Bond and pay stay yours.
+    """Let another key commit, reveal and report for your seat from the next round on. Bond and pay stay yours.
 
     Example: earnest seat operator 1 0x000000000000000000000000000000000000dEaD
 
@@ -30,13 +30,13 @@ def operator(run: RunNumber, address: str, /, *, flags: SendFlags = SEND) -> Ans
         chosen = session.address(address)
         steps = operator_calls(session.contracts, run, session.account, chosen, session.at)
         document = {"action": "operator", "run": run, "operator": chosen}
-        done = f"{chosen} works for your seat from the next round on."
+        done = f"{chosen} is the operator of your seat from the next round on."
         return send(session, f"seat/{run}/operator/{chosen}", steps, document, done)
 
 
 @app.command
 def uri(run: RunNumber, url: str, /, *, owner: str | None = None, flags: SendFlags = SEND) -> Answer:
-    """Say where your seat's objects are from now on. A node does this by itself when it starts.
+    """Register the URL of your seat's objects. A node does this by itself when it starts.
 
     Example: earnest seat uri 1 https://objects.example.org
 
@@ -50,15 +50,15 @@ def uri(run: RunNumber, url: str, /, *, owner: str | None = None, flags: SendFla
         The seat's owner, when your key is its operator (default: your own).
     """
     with Session(flags) as session:
-        held = held_seat(session.contracts, run, session.address(owner), session.at)
-        steps = uri_calls(session.contracts, run, held, url)
-        document = {"action": "uri", "run": run, "role": held.role, "seat": held.seat, "uri": url}
+        seat = held_seat(session.contracts, run, session.address(owner), session.at)
+        steps = uri_calls(session.contracts, run, seat, url)
+        document = {"action": "uri", "run": run, "role": seat.role, "seat": seat.seat, "uri": url}
         return send(session, f"seat/{run}/uri/{url}", steps, document, f"The seat's objects are at {url}.")
 
 
 @app.command
 def show(run: RunNumber, /, *, owner: str | None = None, flags: AccountFlags = ACCOUNT) -> Answer:
-    """Show a seat as it will count in the next round.
+    """Show a seat as of the next round.
 
     Example: earnest seat show 1
 
@@ -85,8 +85,8 @@ def show(run: RunNumber, /, *, owner: str | None = None, flags: AccountFlags = A
             **session.amounts("stake", seat.stake),
             "barred_until_round": seat.barred_until,
         }
-        told = (
+        line = (
             f"{held.role.name.capitalize()} seat {held.seat} of run {run}: operator {seat.operator}, "
             f"stake {session.tokens(seat.stake)}, since round {seat.from_round}"
         )
-        return Answer(document, [told])
+        return Answer(document, [line])

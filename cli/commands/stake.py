@@ -1,4 +1,4 @@
-"""`earnest stake`: a person's tokens in the vault."""
+"""`earnest stake`: an account's tokens in the vault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEND, ACCOUNT = SendFlags(), AccountFlags()
 def deposit(amount: str, /, *, flags: SendFlags = SEND) -> Answer:
     """Deposit tokens into the vault, where they are idle until bonded.
 
-    The vault takes them from you, so this approves it first where that is needed.
+    If the vault is not yet approved to transfer the tokens, this approves it first.
 
     Example: earnest stake deposit 1000
 
@@ -38,21 +38,21 @@ def deposit(amount: str, /, *, flags: SendFlags = SEND) -> Answer:
 
 @app.command
 def withdraw(amount: str, /, *, flags: SendFlags = SEND) -> Answer:
-    """Take idle tokens out of the vault.
+    """Withdraw idle tokens from the vault.
 
     Example: earnest stake withdraw 12.5
 
     Parameters
     ----------
     amount
-        Tokens, or `all`.
+        Tokens, for example 12.5, or `all`.
     """
     with Session(flags) as session:
         return take_out(session, None if amount == "all" else session.wei(amount), "withdraw")
 
 
 def take_out(session: Session, wei: int | None, action: str) -> Answer:
-    """Withdraws `wei`, or all that is idle; there may be nothing."""
+    """Withdraws `wei`, or the whole idle balance for None."""
     if wei is None and session.contracts.vault.idle(session.account, at=session.at) == 0:
         nothing = {
             "action": action,
@@ -61,19 +61,20 @@ def take_out(session: Session, wei: int | None, action: str) -> Answer:
             "transactions": [],
         }
         return Answer(
-            nothing, ["Nothing to take: no idle balance in the vault. A bond is freed with `stake exit`."]
+            nothing,
+            ["Nothing to withdraw: the idle balance is zero. To free a bond: `earnest stake exit RUN`."],
         )
     steps = withdraw_calls(session.contracts, session.account, wei, session.at)
-    taken = steps[0].call.args["amount"]
-    document = {"action": action, **session.amounts("amount", taken)}
-    return send(session, f"stake/{action}/{taken}", steps, document, f"Took out {session.tokens(taken)}.")
+    amount = steps[0].call.args["amount"]
+    document = {"action": action, **session.amounts("amount", amount)}
+    return send(session, f"stake/{action}/{amount}", steps, document, f"Withdrew {session.tokens(amount)}.")
 
 
 @app.command
 def bond(run: RunNumber, amount: str, /, *, flags: SendFlags = SEND) -> Answer:
-    """Add tokens to your bond for one run, from idle balance and, where that is too small, from your account.
+    """Add tokens to your bond in a run, from the idle balance first, then from your account.
 
-    With a seat it counts from the next round on. `earnest run join` puts up the least bond by itself.
+    For a seat, they count from the next round on. `earnest run join` bonds the minimum by itself.
 
     Example: earnest stake bond 1 250
 
@@ -82,7 +83,7 @@ def bond(run: RunNumber, amount: str, /, *, flags: SendFlags = SEND) -> Answer:
     run
         The run's number.
     amount
-        Tokens to add.
+        Tokens to add, for example 250.
     """
     with Session(flags) as session:
         wei = session.wei(amount)
@@ -94,9 +95,9 @@ def bond(run: RunNumber, amount: str, /, *, flags: SendFlags = SEND) -> Answer:
 
 @app.command(name="exit")
 def exit_(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
-    """Start to take a bond out of a run; once the run's exit delay is over, the same command takes it back.
+    """Start the exit of your bond; once the exit delay is over, the same command frees the bond.
 
-    The bond stays slashable until then, and the seat earns nothing from the next round on.
+    Until then penalties can still burn it. The seat earns nothing from the next round on.
 
     Example: earnest stake exit 1
 
@@ -109,9 +110,9 @@ def exit_(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
         steps = exit_calls(session.contracts, run, session.account, session.at)
         finishes = steps[0].name == "finish-exit"
         done = (
-            "The bond is idle again."
+            "The bond is free: it is idle balance now. Withdraw it with `earnest claim`."
             if finishes
-            else "The exit has started; repeat the command when it is over."
+            else "The exit has started. When its delay is over, run the same command again."
         )
         document = {"action": "finish-exit" if finishes else "start-exit", "run": run}
         return send(session, f"stake/exit/{run}/{steps[0].name}", steps, document, done)
@@ -119,24 +120,25 @@ def exit_(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
 
 @app.command
 def show(*, flags: AccountFlags = ACCOUNT, account: str | None = None) -> Answer:
-    """Show what an account holds: in its purse, idle in the vault, and bonded in each run.
+    """Show an account's tokens: in the account, idle in the vault, and bonded in each run.
 
     Example: earnest stake show
 
     Parameters
     ----------
     account
-        Address to look at (default: your key's).
+        Address to show (default: your key's).
     """
     with Session(flags) as session:
-        who = session.address(account)
+        owner = session.address(account)
         contracts, at = session.contracts, session.at
         runs = range(1, contracts.runs.run_count(at=at) + 1)
-        bonds = [found for run in runs if (found := _bond(session, run, who)) is not None]
-        held, idle = contracts.token.balance_of(who, at=at), contracts.vault.idle(who, at=at)
+        bonds = [bond for run in runs if (bond := _bond(session, run, owner)) is not None]
+        balance = contracts.token.balance_of(owner, at=at)
+        idle = contracts.vault.idle(owner, at=at)
         document = {
-            "account": who,
-            **session.amounts("held", held),
+            "account": owner,
+            **session.amounts("held", balance),
             **session.amounts("idle", idle),
             "bonds": bonds,
         }
@@ -144,8 +146,10 @@ def show(*, flags: AccountFlags = ACCOUNT, account: str | None = None) -> Answer
         return Answer(
             document,
             [
-                f"{who}: {session.tokens(held)} held, {session.tokens(idle)} idle in the vault",
-                table("Bonds", ("run", f"bond ({session.symbol})", "locked", "exit"), rows)
+                f"{owner}: {session.tokens(balance)} in the account, {session.tokens(idle)} idle in the vault",
+                table(
+                    "Bonds", ("run", f"bond ({session.symbol})", f"locked ({session.symbol})", "exit"), rows
+                )
                 if bonds
                 else "No bonds.",
             ],
@@ -160,7 +164,7 @@ def _bond(session: Session, run: int, account: str) -> dict[str, Any] | None:
     if bond == 0 and ready is None:
         return None
     left = None if ready is None else max(0, ready - at.time)
-    told = "not started" if ready is None or left is None else f"ready {when(ready)} ({countdown(left)})"
+    text = "not started" if ready is None or left is None else f"ends {when(ready)} ({countdown(left)} left)"
     locked = contracts.settlement.locked(run, account, at=at)
     return {
         "run": run,
@@ -168,5 +172,5 @@ def _bond(session: Session, run: int, account: str) -> dict[str, Any] | None:
         **session.amounts("locked", locked),
         "exit_time": ready,
         "exit_seconds_left": left,
-        "exit": told if left != 0 else "ready: `earnest stake exit`",
+        "exit": text if left != 0 else "ready: `earnest stake exit`",
     }

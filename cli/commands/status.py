@@ -1,4 +1,4 @@
-"""`earnest status`: what there is on this network, and what this account has in it."""
+"""`earnest status`: the deployment, its runs, and an account's seats and tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ACCOUNT = AccountFlags()
 
 
 def status(*, account: str | None = None, flags: AccountFlags = ACCOUNT) -> Answer:
-    """Show the deployment, its runs with what is open in each, and what an account has in them.
+    """Show the deployment, the open windows of every run, and an account's tokens, seats and bonds.
 
     Example: earnest status
 
     Parameters
     ----------
     account
-        Address to look at (default: your key's, where there is one).
+        Address to show (default: your key's, if you have one).
     """
     from earnest.base.errors import KeystoreError
 
@@ -51,24 +51,26 @@ def status(*, account: str | None = None, flags: AccountFlags = ACCOUNT) -> Answ
             *(f"  {name} {address}" for name, address in addresses.items()),
         ]
         if who is not None:
-            held = contracts.token.balance_of(who, at=at)
+            balance = contracts.token.balance_of(who, at=at)
             idle = contracts.vault.idle(who, at=at)
-            document |= {**session.amounts("held", held), **session.amounts("idle", idle)}
-            shown.append(f"{who}: {session.tokens(held)} held, {session.tokens(idle)} idle in the vault")
+            document |= {**session.amounts("held", balance), **session.amounts("idle", idle)}
+            shown.append(
+                f"{who}: {session.tokens(balance)} in the account, {session.tokens(idle)} idle in the vault"
+            )
         rows = [
             (r["run"], r["state"], f"{r['round']} of {r['rounds']}", r["now"], r["seat"], brief(r["bond"]))
             for r in runs
         ]
         shown.append(
-            table("Runs", ("run", "state", "round", "now", "your seat", "bond"), rows)
+            table("Runs", ("run", "state", "round", "open windows", "seat", f"bond ({session.symbol})"), rows)
             if rows
-            else "No runs yet."
+            else "No runs yet. Open one: `earnest run create --example`"
         )
         return Answer(document, shown)
 
 
 def _run(session: Session, run: int, account: str | None) -> dict[str, Any]:
-    """A run in one line, by reading the contracts only."""
+    """Returns a summary of a run, read from the contracts without scanning events."""
     from earnest.client.run.phases import open_phases, run_state
 
     contracts, at = session.contracts, session.at
@@ -79,7 +81,7 @@ def _run(session: Session, run: int, account: str | None) -> dict[str, Any]:
     now = ", ".join(f"{p.name} of {p.round}: {countdown(p.left(at.time))} left" for p in phases)
     if state == "waiting":
         now = f"starts in {countdown(schedule.start - at.time)}"
-    held = None if account is None else contracts.runs.seat_of(run, account, at=at)
+    seat = None if account is None else contracts.runs.seat_of(run, account, at=at)
     manager = contracts.settlement.address
     bond = 0 if account is None else contracts.vault.bond_of(manager, run, account, at=at)
     return {
@@ -88,7 +90,7 @@ def _run(session: Session, run: int, account: str | None) -> dict[str, Any]:
         "round": min(schedule.round_at(at.time), rounds),
         "rounds": rounds,
         "now": now or "-",
-        "role": None if held is None else held.role,
-        "seat": None if held is None else f"{held.role.name.lower()} {held.seat}",
+        "role": None if seat is None else seat.role,
+        "seat": None if seat is None else f"{seat.role.name.lower()} {seat.seat}",
         **session.amounts("bond", bond),
     }

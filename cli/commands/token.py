@@ -1,4 +1,4 @@
-"""`earnest token`: play money, where the token is ours."""
+"""`earnest token`: play tokens on local chains."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ SEND = SendFlags()
 
 @app.command
 def mint(amount: str, /, *, to: str | None = None, flags: SendFlags = SEND) -> Answer:
-    """Make play tokens out of nothing; only on local chains, only by the key that deployed.
+    """Mint play tokens. Only on local chains, and only with the key that deployed the contracts.
 
     Example: earnest token mint 1000 --to 0x000000000000000000000000000000000000dEaD
 
     Parameters
     ----------
     amount
-        Tokens to make.
+        Tokens to mint, for example 1000.
     to
-        Address that gets them (default: your own).
+        Address that receives them (default: your own).
     """
     with Session(flags) as session:
         if not session.network.local or "PlayToken" not in session.manifest.current.contracts:
             raise UsageError(
-                f"the token of {session.network.name} is not ours to mint", "get it where it is traded"
+                f"the token of {session.network.name} cannot be minted", "obtain it where it is traded"
             )
         wei, receiver = session.wei(amount), session.address(to)
         steps = mint_calls(session.contracts, receiver, wei)
         document = {"action": "mint", "to": receiver, **session.amounts("amount", wei)}
-        done = f"Made {session.tokens(wei)} for {receiver}."
+        done = f"Minted {session.tokens(wei)} for {receiver}."
         return send(session, f"token/mint/{receiver}/{wei}", steps, document, done)
