@@ -1,4 +1,4 @@
-"""`earnest deploy`: put the contracts on a chain, and check those that are there."""
+"""`earnest deploy`: plans, executes and verifies a deployment of the contracts."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ ACCOUNT, SEND, CHAIN = AccountFlags(), SendFlags(), ChainFlags()
 
 @app.command
 def plan(*, token: str | None = None, sink: str = SINK, flags: AccountFlags = ACCOUNT) -> Answer:
-    """Show what a deployment would do: addresses, constructor arguments, code hashes and gas. Sends nothing.
+    """Show the plan of a deployment: addresses, constructor arguments, code hashes and gas. Sends nothing.
 
     Example: earnest deploy plan --network sepolia --token 0x000000000000000000000000000000000000dEaD
 
     Parameters
     ----------
     token
-        The ERC-20 that the vault will hold; on local chains a token of our own is deployed without it.
+        Address of the ERC-20 for the vault (default on local chains: a new play token).
     sink
-        Address that burned tokens are sent to.
+        Address that receives burned tokens. It cannot be changed later.
     """
     with Session(flags) as session:
         return _planned(session, _plan(session, token, sink))
@@ -50,24 +50,24 @@ def run(
     again: Annotated[bool, Parameter(negative="")] = False,
     flags: SendFlags = SEND,
 ) -> Answer:
-    """Deploy the contracts. Interrupted anywhere, the same command goes on where it stopped.
+    """Deploy the contracts. If it is interrupted, the same command continues where it stopped.
 
     Example: earnest deploy run --network devnet --keystore devnet-keys/account-0.json --password-file password.txt
 
     Parameters
     ----------
     token
-        The ERC-20 that the vault will hold; on local chains a token of our own is deployed without it.
+        Address of the ERC-20 for the vault (default on local chains: a new play token).
     sink
-        Address that burned tokens are sent to.
+        Address that receives burned tokens. It cannot be changed later.
     again
-        Deploy once more although the manifest has a finished deployment; that one becomes its history.
+        Deploy again although the manifest has a finished deployment, which becomes its history.
     """
     from earnest.client.chain.outbox import Outbox
 
     with Session(flags) as session:
         if not again and _finished(session):
-            session.notice("there is a finished deployment: nothing to do (--again makes another)")
+            session.notice("the deployment is finished: nothing to do (--again deploys again)")
             return _deployed(session, session.manifest)
         made = _plan(session, token, sink)
         if flags.dry_run:
@@ -79,7 +79,7 @@ def run(
         signer = session.signer
         session.hold_key()
         if _restarted(session):
-            session.notice(f"{session.own_manifest} was of a chain that is gone; it is replaced")
+            session.notice(f"{session.own_manifest} was of a local chain that is gone; it is replaced")
             session.own_manifest.unlink()
         birth = session.chain.block(0).hash.hex()
         folder = session.settings.data_dir / f"{session.network.name}-deploy-{birth[:8]}" / made.deployer
@@ -103,7 +103,7 @@ def run(
 
 @app.command
 def verify(*, flags: ChainFlags = CHAIN) -> Answer:
-    """Check a deployment from the outside: code, constructor arguments, wiring. Reads only; exit code 1 if any fails.
+    """Check the code, constructor arguments and wiring of a deployment on chain. Exit code 1 if any check fails.
 
     Example: earnest deploy verify --network devnet
     """
@@ -117,7 +117,7 @@ def verify(*, flags: ChainFlags = CHAIN) -> Answer:
         }
         rows = [(c.contract, c.name, c.expected, c.actual) for c in failed]
         shown: list[Any] = [
-            f"{len(checks) - len(failed)} of {len(checks)} checks hold at block {session.at.number}"
+            f"{len(checks) - len(failed)} of {len(checks)} checks pass at block {session.at.number}"
         ]
         if failed:
             shown.append(table("Failed", ("contract", "check", "expected", "actual"), rows))
@@ -135,13 +135,14 @@ def _check(check: ContractCheck) -> dict[str, Any]:
 
 
 def _plan(session: Session, token: str | None, sink: str) -> DeploymentPlan:
-    """The unfinished deployment's plan where there is one, else a new one from the account's next nonce."""
+    """Returns the plan of the unfinished deployment; if there is none, a new one from the account's next nonce."""
     path = session.own_manifest
     if not _restarted(session) and (unfinished := unfinished_plan(path)) is not None:
         return unfinished
     if token is None and not session.network.local and session.network.token is None:
         raise UsageError(
-            f"{session.network.name} is not local: its vault needs a token", "name the ERC-20 with --token"
+            f"{session.network.name} is not local: its vault needs a token",
+            "give the address of an ERC-20: --token",
         )
     nonce = session.chain.next_nonce(session.account)
     token = session.network.token if token is None else session.address(token)
@@ -149,39 +150,37 @@ def _plan(session: Session, token: str | None, sink: str) -> DeploymentPlan:
 
 
 def _deployed(session: Session, manifest: Manifest) -> Answer:
-    made = manifest.current.contracts
-    contracts = {name: one.address for name, one in made.items()}
+    records = manifest.current.contracts
+    contracts = {name: record.address for name, record in records.items()}
     document = {
         "network": session.network.name,
         "chain_id": manifest.chain_id,
-        "deployer": made["TrainingRuns"].deployer,
+        "deployer": records["TrainingRuns"].deployer,
         "token": manifest.address("Token"),
         "contracts": contracts,
         "manifest": str(session.own_manifest),
         "p256_precompile": has_p256(session.chain, session.at),
     }
     shown = table("Deployed", ("contract", "address"), list(contracts.items()))
-    told = _attestation(document["p256_precompile"])
-    return Answer(document, [shown, f"Manifest: {session.own_manifest}", told])
+    attestation = _attestation_text(document["p256_precompile"])
+    return Answer(document, [shown, f"Manifest: {session.own_manifest}", attestation])
 
 
-def _attestation(able: bool) -> str:
-    """What the chain can do for attested runs, in words."""
+def _attestation_text(able: bool) -> str:
+    """Returns as text whether the chain supports attested runs."""
     if able:
         return "The chain has the P-256 precompile: enclave keys can be registered."
-    return (
-        "The chain has no P-256 precompile: attested runs cannot register enclave keys here, all else works."
-    )
+    return "The chain has no P-256 precompile: enclave keys cannot be registered here, everything else works."
 
 
 def _finished(session: Session) -> bool:
-    """Whether the manifest has a whole deployment that is there: another would take its place, and its runs along."""
+    """Returns True if the manifest's deployment is complete and on chain. Another would replace it."""
     path = session.own_manifest
     return path.exists() and load_manifest(path).current.complete and not _restarted(session)
 
 
 def _restarted(session: Session) -> bool:
-    """Whether the manifest speaks of a local chain that is gone: started anew, it has none of the contracts."""
+    """Returns True if the manifest is of a local chain that was restarted: the contracts are not on the chain."""
     path = session.own_manifest
     if not session.network.local or not path.exists():
         return False
@@ -228,8 +227,8 @@ def _planned(session: Session, made: DeploymentPlan) -> Answer:
         document,
         [
             table(f"Plan of {made.deployer}", ("contract", "address", "nonce", "gas at most"), rows),
-            f"token {made.token}, sink {made.sink}",
-            f"at most {made.gas:,} gas, {coins(cost)}; nothing was sent",
-            _attestation(able),
+            f"token {made.token}, burned tokens go to {made.sink}",
+            f"At most {made.gas:,} gas, {coins(cost)}. Nothing was sent. To deploy: `earnest deploy run`",
+            _attestation_text(able),
         ],
     )

@@ -31,49 +31,50 @@ def devnet(
     keys: Path | None = None,
     flags: KeyFlags = KEY,
 ) -> None:
-    """Serve a local chain with funded accounts until it is stopped (Ctrl-C or SIGTERM). Its money is worth nothing.
+    """Serve a local chain with funded accounts until it is stopped (Ctrl-C or SIGTERM). Its coins are worthless.
 
-    Nothing is kept: a chain that is started again begins anew.
+    The chain is not saved: every start is a new chain.
 
     Example: earnest devnet --block-time 1 --keys devnet-keys --password-file password.txt
 
     Parameters
     ----------
     host
-        Address to listen on; the accounts' keys are public, so keep it to this machine.
+        Address to listen on. The accounts' keys are public, so do not serve other machines.
     port
-        Port to listen on; 0 takes a free one.
+        Port to listen on; 0 chooses a free one.
     block_time
         Seconds between blocks.
     accounts
-        How many accounts are funded.
+        Number of funded accounts.
     balance
-        Coins that each has, for gas.
+        Coins of each account, for gas.
     seed
-        Text that the accounts' keys follow from.
+        Text from which the accounts' keys are derived.
     finality
-        Blocks behind the head that count as final.
+        A block is final once it is this many blocks below the newest.
     keys
-        Folder for the accounts' key files account-0.json, account-1.json, ..., for the password given.
+        Folder to write the accounts' key files to: account-0.json, account-1.json, ...
     """
     from earnest.deploy.devnet.chain import CHAIN_ID, Devnet, account
 
     with Session(flags) as session:
         if block_time <= 0 or not 1 <= accounts <= 1_000 or balance < 0 or finality < 0:
             raise UsageError(
-                "block time and accounts must be positive, at most 1000 accounts", "correct the numbers"
+                "a number is out of range",
+                "give a --block-time above 0 s, 1 to 1000 --accounts, and no negative --balance or --finality",
             )
         funded = [account(seed.encode(), index) for index in range(accounts)]
         files = [] if keys is None else _write_keys(session, keys, funded)
-        balances: dict[str, int] = {one.address: balance * COIN for one in funded}
-        # Born now, so that every start is another chain, and no journal takes it for the one before.
+        balances: dict[str, int] = {owner.address: balance * COIN for owner in funded}
+        # The genesis time is now, so that no journal takes this chain for an earlier one.
         chain = Devnet(balances, genesis_time=int(session.environment.clock()), finality=finality)
         with session.environment.stopping() as stop:
             try:
                 with serve(chain, host, port, block_time, clock=session.environment.clock) as server:
                     listed = [
-                        {"account": one.address, "key_file": str(files[i]) if files else None}
-                        for i, one in enumerate(funded)
+                        {"account": owner.address, "key_file": str(files[i]) if files else None}
+                        for i, owner in enumerate(funded)
                     ]
                     document = {
                         "url": server.url,
@@ -81,7 +82,7 @@ def devnet(
                         "block_time_s": block_time,
                         "accounts": listed,
                     }
-                    show(_told(document), session.environment.stdout, as_json=flags.json)
+                    show(_answer(document), session.environment.stdout, as_json=flags.json)
                     session.notice("serving until stopped (Ctrl-C)")
                     stop.wait()
             except OSError as error:
@@ -90,8 +91,8 @@ def devnet(
                 ) from error
 
 
-def _told(document: dict[str, Any]) -> Answer:
-    rows = [(one["account"], one["key_file"]) for one in document["accounts"]]
+def _answer(document: dict[str, Any]) -> Answer:
+    rows = [(account["account"], account["key_file"]) for account in document["accounts"]]
     return Answer(
         document,
         [
@@ -102,17 +103,18 @@ def _told(document: dict[str, Any]) -> Answer:
 
 
 def _write_keys(session: Session, folder: Path, funded: list[LocalAccount]) -> list[Path]:
-    """A key file for each account; those of an earlier start with this seed stay."""
+    """Writes a key file for each account; keeps those of an earlier start with the same seed."""
     from earnest.client.chain.signer import import_key, keystore_address
 
-    password, files = session.password("Password for the key files: "), []
-    for index, one in enumerate(funded):
+    password = session.password("Password for the key files: ")
+    files = []
+    for index, owner in enumerate(funded):
         path = folder / f"account-{index}.json"
         if not path.exists():
-            import_key(path, password, bytes(one.key), FAST_SCRYPT_N)
-        elif keystore_address(path) != one.address:
+            import_key(path, password, bytes(owner.key), FAST_SCRYPT_N)
+        elif keystore_address(path) != owner.address:
             raise UsageError(
-                f"{path} holds another key", "choose another --keys folder, or the seed it was made with"
+                f"{path} holds another key", "choose another --keys folder, or the --seed of these key files"
             )
         files.append(path)
     return files

@@ -1,4 +1,4 @@
-"""`earnest doctor`: is everything as a node needs it? Reads only."""
+"""`earnest doctor`: checks that a node can work here. It changes nothing and sends nothing."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from earnest.cli.output import Answer, table
 from earnest.cli.session import Session, coins
 
 SERVE = ServeFlags()
-LEAST_DISK_BYTES = 1 << 30
-MOST_SKEW_S = 120.0
-OF_THE_ACCOUNT = frozenset({"balance", "journal", "seat"})
-"""Not asked where there is no key: the check of the key file says so once."""
+MIN_DISK_BYTES = 1 << 30
+MAX_SKEW_S = 120.0
+NEED_KEY = frozenset({"balance", "journal", "seat"})
+"""Checks that are skipped without a key: the check of the key file reports it once."""
 
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """One question, whether the answer is good, what was found, and what to do if it is not."""
+    """One check: its name, whether it passed, what was found, and what to do if it failed."""
 
     name: str
     ok: bool
@@ -45,9 +45,9 @@ def doctor(run: RunNumber | None = None, /, *, offline: bool = False, flags: Ser
     Parameters
     ----------
     run
-        The run's number, to check its files and your seat as well.
+        The run's number, to also check its files and your seat.
     offline
-        Leave out everything that needs the network.
+        Skip all checks that need the network.
     """
     with Session(replace(flags, dry_run=True)) as session:
         questions: list[tuple[str, Question]] = [
@@ -64,24 +64,24 @@ def doctor(run: RunNumber | None = None, /, *, offline: bool = False, flags: Ser
         checks: list[DoctorCheck] = []
         for name, question in questions:
             keyless = any(check.name == "key file" and not check.ok for check in checks)
-            if not (keyless and name in OF_THE_ACCOUNT):
-                checks += _asked(session, name, question)
+            if not (keyless and name in NEED_KEY):
+                checks += _run_check(session, name, question)
     failed = [check for check in checks if not check.ok]
     rows = [("pass" if c.ok else "FAIL", c.name, c.found, "" if c.ok else c.fix) for c in checks]
     document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
-    told = "Everything is in order." if not failed else f"{len(failed)} of {len(checks)} checks failed."
-    shown = [table("Doctor", ("", "check", "found", "what to do"), rows), told]
+    summary = "All checks passed." if not failed else f"{len(failed)} of {len(checks)} checks failed."
+    shown = [table("Doctor", ("", "check", "found", "what to do"), rows), summary]
     return Answer(document, shown, Exit.REFUSED if failed else Exit.OK)
 
 
-def _asked(session: Session, name: str, question: Question) -> list[DoctorCheck]:
-    """The checks of one question; an error is a failed check of this name."""
-    found: list[DoctorCheck] = []
+def _run_check(session: Session, name: str, question: Question) -> list[DoctorCheck]:
+    """Returns the results of one check; an error is a failed check of this name."""
+    checks: list[DoctorCheck] = []
     try:
-        found.extend(question(session))
+        checks.extend(question(session))
     except EarnestError as error:
-        found.append(DoctorCheck(name, False, error.cause, error.fix))
-    return found
+        checks.append(DoctorCheck(name, False, error.cause, error.fix))
+    return checks
 
 
 # This machine
@@ -96,10 +96,10 @@ def _disk(session: Session) -> Iterator[DoctorCheck]:
     free = shutil.disk_usage(folder).free
     found = f"{free / (1 << 30):.1f} GiB free at {folder}"
     yield DoctorCheck(
-        "disk", free >= LEAST_DISK_BYTES, found, "free at least 1 GiB, or choose another --data-dir"
+        "disk", free >= MIN_DISK_BYTES, found, "free disk space up to 1 GiB, or choose another --data-dir"
     )
     yield DoctorCheck(
-        "data folder", os.access(folder, os.W_OK), str(session.settings.data_dir), "make it writable"
+        "data folder", os.access(folder, os.W_OK), str(session.settings.data_dir), "make the folder writable"
     )
 
 
@@ -114,9 +114,9 @@ def _torch(session: Session) -> Iterator[DoctorCheck]:
         for _ in range(2):
             torch.manual_seed(1)
             runs.append(torch.nn.functional.linear(torch.randn(64, 64), torch.randn(64, 64)))
-    found = "the same twice" if torch.equal(*runs) else "differs between two runs"
+    found = "two runs agree" if torch.equal(*runs) else "two runs differ"
     yield DoctorCheck(
-        "torch determinism", torch.equal(*runs), found, "use the locked versions: requirements.lock"
+        "torch determinism", torch.equal(*runs), found, "install the versions of requirements.lock"
     )
 
 
@@ -159,9 +159,9 @@ def _endpoints(session: Session) -> Iterator[DoctorCheck]:
 
 def _clock(session: Session) -> Iterator[DoctorCheck]:
     skew = session.environment.clock() - session.at.time
-    limit = max(MOST_SKEW_S, 10 * session.network.block_time_s)
+    limit = max(MAX_SKEW_S, 10 * session.network.block_time_s)
     found = f"the newest block is {skew:.0f} s old"
-    fix = "set this machine's clock (NTP), or use an endpoint that is in step"
+    fix = "set this machine's clock (NTP), or use an endpoint that is synchronised"
     yield DoctorCheck("clock", session.network.local or abs(skew) <= limit, found, fix)
 
 
@@ -170,32 +170,35 @@ def _deployment(session: Session) -> Iterator[DoctorCheck]:
 
     checks = verify(session.manifest, session.chain, session.at)
     wrong = [f"{c.contract}: {c.name}" for c in checks if not c.ok]
-    found = "; ".join(wrong) or f"{len(checks)} of {len(checks)} checks hold"
+    found = "; ".join(wrong) or f"{len(checks)} of {len(checks)} checks pass"
     yield DoctorCheck(
-        "deployment", not wrong, found, "use the deployment's own manifest; see `earnest deploy verify`"
+        "deployment",
+        not wrong,
+        found,
+        "use the manifest of this deployment; details: `earnest deploy verify`",
     )
     session.deployment  # noqa: B018  (raises if the contracts speak another protocol version)
     yield DoctorCheck("P-256", True, _p256(session)[1])
 
 
 def _p256(session: Session) -> tuple[bool, str]:
-    """Whether the chain has the precompile that registering an enclave's key takes, and that in words."""
+    """Returns whether the chain has the precompile that enclave keys need, and the same as text."""
     from earnest.deploy.probe import P256_PRECOMPILE, has_p256
 
     if has_p256(session.chain, session.at):
-        return True, f"the precompile at {P256_PRECOMPILE} is there: attested runs work here"
-    return False, "no precompile: enclave keys cannot be registered here, all else works"
+        return True, f"the precompile at {P256_PRECOMPILE} works: attested runs are possible"
+    return False, "no precompile: enclave keys cannot be registered here, everything else works"
 
 
 def _balance(session: Session) -> Iterator[DoctorCheck]:
-    held = session.chain.balance(session.account, session.at)
-    found = f"{coins(held)} for gas"
-    yield DoctorCheck("balance", held > 0, found, f"send {session.account} some of the chain's coin")
+    balance = session.chain.balance(session.account, session.at)
+    found = f"{coins(balance)} for gas"
+    yield DoctorCheck("balance", balance > 0, found, f"send coins of the chain to {session.account}")
     contracts = session.contracts
-    held = contracts.token.balance_of(session.account, at=session.at)
+    tokens = contracts.token.balance_of(session.account, at=session.at)
     idle = contracts.vault.idle(session.account, at=session.at)
     yield DoctorCheck(
-        "tokens", True, f"{session.tokens(held)} held, {session.tokens(idle)} idle in the vault"
+        "tokens", True, f"{session.tokens(tokens)} in the account, {session.tokens(idle)} idle in the vault"
     )
 
 
@@ -212,7 +215,7 @@ def _journal(session: Session) -> Iterator[DoctorCheck]:
     except JournalLocked:
         yield DoctorCheck("journal", True, f"{path} is in use by a node")
     else:
-        yield DoctorCheck("journal", True, f"{path} is sound, {waiting} transactions not final yet")
+        yield DoctorCheck("journal", True, f"{path} is intact, {waiting} transactions are not final yet")
 
 
 # A run
@@ -225,14 +228,14 @@ def _run_files(session: Session, run: int) -> Iterator[DoctorCheck]:
     record = session.deployment.read_run(run)
     if record.params.level.takes_attestation:
         able, found = _p256(session)
-        yield DoctorCheck("attestation", able, found, "join runs of level 0 on this chain")
+        yield DoctorCheck("attestation", able, found, "join runs with verification = incentive on this chain")
     try:
         folder: Path | None = session.public_folder
     except KeystoreError:
         folder = None
     store = ObjectStore(folder) if folder is not None and folder.exists() else ObjectStore("memory:///")
     files = load(record.uri, record.params, store)
-    yield DoctorCheck("recipe", True, f"hash {files.bundle.recipe.hash().hex()} is the run's")
+    yield DoctorCheck("recipe", True, f"its hash {files.bundle.recipe.hash().hex()} is the run's")
     yield DoctorCheck("task", True, f"{files.bundle.recipe.task} loads, {files.task.pool_size} samples")
 
 

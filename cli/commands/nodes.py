@@ -1,4 +1,4 @@
-"""`earnest trainer` and `earnest validator`: the nodes, from flags to the end of the run."""
+"""`earnest trainer` and `earnest validator`: start a node and run it until the end of the run."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ TEE = Group("Attestation", sort_key=37)
 @Parameter(name="*")
 @dataclass(frozen=True)
 class AttesterFlags:
-    """Who makes a trainer's quotes (docs/attestation.md)."""
+    """Options of a trainer in an attested run (docs/attestation.md)."""
 
     attester: Annotated[Kind | None, Parameter(group=TEE)] = None
-    """Register a key of this machine's TEE and sign with it: Linux in a TDX guest, dstack, or SIMULATED (NOT A TEE)."""
+    """Register a key in this machine's TEE and sign with it: Linux in a TDX guest, dstack, or SIMULATED (NOT A TEE)."""
 
     collateral: Annotated[Path | None, Parameter(group=TEE)] = None
-    """File with what Intel says of this machine (default: fetched and kept)."""
+    """File with Intel's collateral for this machine (default: downloaded and cached)."""
 
     pccs: Annotated[str, Parameter(group=TEE)] = INTEL_PCS
-    """Where to fetch it: Intel's service, or a caching one."""
+    """URL to download collateral from: Intel's service or a caching one."""
 
     socket: Annotated[Path | None, Parameter(group=TEE)] = None
-    """The dstack agent's socket (default: where dstack puts it)."""
+    """Socket of the dstack agent (default: dstack's own)."""
 
     code: Annotated[str, Parameter(group=TEE)] = ""
-    """What a simulated machine measures."""
+    """Code that a simulated machine measures."""
 
     platform: Annotated[Count, Parameter(group=TEE)] = 0
     """Number of the simulated machine."""
@@ -67,7 +67,7 @@ BARE = AttesterFlags()
 
 @dataclass(frozen=True)
 class AtWork:
-    """An account about to work for a run: what a node is made from."""
+    """An opened account and a run's files: the parts of a node."""
 
     session: Session
     account: Account
@@ -94,7 +94,7 @@ def start_trainer(
 ) -> Answer:
     """Train, commit, reveal and serve for your trainer seat, until the run is over or the node is stopped.
 
-    Killed at any moment, the same command goes on where it stopped: what it committed to is on disk.
+    If the node is killed, the same command continues where it stopped: what it committed to is on disk.
 
     Example: earnest trainer start 1 --serve 0.0.0.0:9100 --public-url http://my.host:9100
 
@@ -103,38 +103,45 @@ def start_trainer(
     run
         The run's number.
     owner
-        The seat's owner, when this key is its operator (default: the key's own account).
+        Owner of the seat, if your key is its operator (default: your own account).
     poll
-        Seconds between two looks at the chain.
+        Seconds between two reads of the chain.
     patience
-        Seconds that others get to settle first.
+        Seconds to wait for others to settle first.
     private_data
-        Your own data, for a run on private data: module:name of a `PrivateBatches`. It never leaves this machine.
+        Your data, for a run on private data: module:name of a `PrivateBatches`. It never leaves this machine.
     device
-        What trains: cpu, cuda, cuda:1, mps; auto takes CUDA where there is one, else MPS, else the CPU.
+        Device that trains: cpu, cuda, cuda:1, mps. auto chooses CUDA if present, else MPS, else the CPU.
     threads
-        CPU threads of the training.
+        Number of CPU threads for training.
     micro_batch
-        Samples in memory at a time; gradients add up to the same batch, but for rounding (0: the whole batch).
+        Samples per forward pass. Gradients are summed, so only rounding differs (0: the whole batch).
     compile
-        Backend of torch.compile, such as inductor (default: not compiled).
+        Backend of torch.compile, for example inductor (default: no compilation).
     """
     if threads < 1 or micro_batch < 0:
-        raise UsageError("--threads must be positive, --micro-batch not negative", "correct the numbers")
+        raise UsageError("--threads must be positive, --micro-batch not negative", "correct these numbers")
     if processes.layout and (micro_batch or compile):
-        raise UsageError("--micro-batch and --compile are for one process", "write -mb4 in the --layout")
-    ending = ExitStack()
+        raise UsageError(
+            "--micro-batch and --compile are for one process",
+            "give micro-batches in the layout: --layout pp2-mb4",
+        )
+    resources = ExitStack()
 
     def make(at_work: AtWork) -> Node:
         from earnest.client.trainer.node import TrainerNode
-        from earnest.training.diloco.engine import Machine  # torch: not for a command that is refused
+        from earnest.training.diloco.engine import (
+            Machine,
+        )  # imports torch, which a refused command does not need
         from earnest.training.tasks.own import load_private
 
         private = None if private_data is None else load_private(private_data)
-        machine, parts = Machine(device, threads, micro_batch, compile), at_work.parts
-        attested_rounds, several = _attested_rounds(at_work, tee), None
+        machine = Machine(device, threads, micro_batch, compile)
+        parts = at_work.parts
+        attested_rounds = _attested_rounds(at_work, tee)
+        several = None
         if processes.layout:
-            several = ending.enter_context(_several(processes, parts, machine))
+            several = resources.enter_context(_several(processes, parts, machine))
         return TrainerNode(
             parts,
             at_work.files.task,
@@ -145,19 +152,19 @@ def start_trainer(
             attested_rounds=attested_rounds,
         )
 
-    with ending:
+    with resources:
         return _run_node(run, Role.TRAINER, owner, poll, patience, flags, make)
 
 
 def _several(flags: LayoutFlags, parts: NodeParts, machine: Machine) -> ParallelTrainer:
-    """The processes that the flags describe. Raises LayoutError, UsageError."""
+    """Returns the processes that the flags describe. Raises LayoutError, UsageError."""
     from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes
 
     layout = Layout.parse(flags.layout or "")
     here = flags.processes_here or -(-layout.processes // flags.hosts)
     address, _, port = flags.meet.rpartition(":")
     if flags.hosts > 1 and not (address and port.isdecimal()):
-        raise UsageError("several hosts need a place to meet", "give --meet HOST:PORT of this host")
+        raise UsageError("several hosts need an address to connect to", "give --meet HOST:PORT of this host")
     hosts = Hosts(flags.hosts, here, address, int(port)) if flags.hosts > 1 else Hosts(here=here)
     follower = parts.follower
     return ParallelTrainer(
@@ -171,9 +178,9 @@ def _several(flags: LayoutFlags, parts: NodeParts, machine: Machine) -> Parallel
 
 
 def _attested_rounds(at_work: AtWork, flags: AttesterFlags) -> AttestedRounds | None:
-    """What attests for the trainer. Says loudly what a simulated attester is, and what a missing one costs.
+    """Returns the trainer's attester, None without one. Warns about a simulated or a missing attester.
 
-    Raises UsageError for an attester in a run that takes no attestation.
+    Raises UsageError for an attester in a run without attestation.
     """
     from earnest.client.trainer.attested_rounds import AttestedRounds
     from earnest.client.trainer.enclave_keys import EnclaveKeys
@@ -183,7 +190,7 @@ def _attested_rounds(at_work: AtWork, flags: AttesterFlags) -> AttestedRounds | 
     record = parts.follower.record
     if flags.attester is None:
         if record.params.level == Level.ATTESTED:
-            session.notice("this run counts attested updates only: without --attester there is no pay")
+            session.notice("this run counts only attested updates: without --attester there is no pay")
         return None
     if policy is None:
         raise UsageError(f"run {record.run} takes no attestation", "start the node without --attester")
@@ -206,9 +213,9 @@ def start_validator(
     patience: int = 0,
     flags: NodeFlags = NODE,
 ) -> Answer:
-    """Mirror, judge, report and settle for your validator seat, until the run is over or the node is stopped.
+    """Fetch, judge, report and settle for your validator seat, until the run is over or the node is stopped.
 
-    Killed at any moment, the same command goes on where it stopped: a sealed report is on disk.
+    If the node is killed, the same command continues where it stopped: a committed report is on disk.
 
     Example: earnest validator start 1 --serve 0.0.0.0:9200 --public-url http://my.host:9200
 
@@ -217,15 +224,17 @@ def start_validator(
     run
         The run's number.
     owner
-        The seat's owner, when this key is its operator (default: the key's own account).
+        Owner of the seat, if your key is its operator (default: your own account).
     poll
-        Seconds between two looks at the chain.
+        Seconds between two reads of the chain.
     patience
-        Seconds that others get to settle first.
+        Seconds to wait for others to settle first.
     """
 
     def make(at_work: AtWork) -> Node:
-        from earnest.validator.node import ValidatorNode  # torch: not for a command that is refused
+        from earnest.validator.node import (
+            ValidatorNode,
+        )  # imports torch, which a refused command does not need
 
         return ValidatorNode(at_work.parts, at_work.files.task, patience=patience)
 
@@ -236,9 +245,9 @@ def _run_node(
     run: int, role: Role, owner: str | None, poll: float, patience: int, flags: NodeFlags, make: Make
 ) -> Answer:
     if flags.dry_run:
-        raise UsageError("a node cannot run dry", "check its setup with `earnest doctor RUN`")
+        raise UsageError("nodes do not support --dry-run", "check the setup with `earnest doctor RUN`")
     if poll <= 0 or patience < 0:
-        raise UsageError("--poll must be positive, --patience not negative", "correct the numbers")
+        raise UsageError("--poll must be positive, --patience not negative", "correct these numbers")
     with Session(flags) as session:
         consent(session, [])
         _start_logs(session)
@@ -255,8 +264,8 @@ def _run_node(
             from earnest.client.node.node import run_forever
 
             left = parts.follower.record.params.start - session.at.time
-            due = f"; round 0 starts in {countdown(left)}" if left > 0 else ""
-            session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {address}{due}")
+            start = f"; round 0 starts in {countdown(left)}" if left > 0 else ""
+            session.notice(f"{role.name.lower()} seat {held.seat} of run {run} at work for {address}{start}")
             run_forever(node, session.environment.clock, stop, poll)
         state = "the run is over" if node.finished else "stopped"
         document = {
@@ -270,7 +279,9 @@ def _run_node(
         }
         shown = [f"{role.name.capitalize()} seat {held.seat} of run {run}: {state}."]
         if "time" in document:
-            shown.append(f"Of its working time it was idle for {document['time']['idle_share']:.1%}.")
+            shown.append(
+                f"The device was idle for {document['time']['idle_share']:.1%} of the node's working time."
+            )
         return Answer(document, shown)
 
 
@@ -289,7 +300,7 @@ def _start_logs(session: Session) -> None:
 
 
 def _seat(session: Session, run: int, role: Role, account: str) -> SeatId:
-    """The account's seat. Raises NoSeatError, which says how to get one, before anything is opened."""
+    """Returns the account's seat. Raises NoSeatError, before anything is opened, and UsageError for another role."""
     held = held_seat(session.contracts, run, account, session.at)
     if held.role is not role:
         other = held.role.name.lower()
@@ -300,19 +311,17 @@ def _seat(session: Session, run: int, role: Role, account: str) -> SeatId:
 
 
 def _serve(session: Session, account: Account) -> str | None:
-    """Starts to serve the public objects where the settings say so; the URL that others should use."""
+    """Starts the server of public objects if the settings ask for one. Returns the URL for others, or None."""
     address = session.settings.serve_address
     served = None if address is None else account.serve(*address)
-    given = session.settings.public_url
-    if served is None and given is None:
-        session.notice(
-            "no --serve and no --public-url: nobody will be able to fetch what this node publishes"
-        )
-    return given.rstrip("/") if given else served
+    public_url = session.settings.public_url
+    if served is None and public_url is None:
+        session.notice("without --serve or --public-url, nobody can fetch what this node publishes")
+    return public_url.rstrip("/") if public_url else served
 
 
 def _check_operator(session: Session, run: int, held: SeatId) -> None:
-    """Raises UsageError for a key that is the seat's operator neither now nor from the next round on."""
+    """Raises UsageError if the key is not the seat's operator, in this round or the next."""
     runs, at = session.contracts.runs, session.at
     following = runs.run_params(run, at=at).schedule().next_round(at.time)
     rounds = {max(0, following - 1), following}
@@ -321,14 +330,14 @@ def _check_operator(session: Session, run: int, held: SeatId) -> None:
     if operators and session.account not in operators:
         raise UsageError(
             f"{session.account} is not the operator of this seat, {operators[-1]} is",
-            f"use that key, or change it: `earnest seat operator {run} {session.account}`",
+            f"use that key, or change the operator: `earnest seat operator {run} {session.account}`",
         )
 
 
 def _register(
     session: Session, account: Account, run: int, held: SeatId, url: str | None, seat: SeatRecord | None
 ) -> None:
-    """Tells the run where this node's objects are, if it has been told otherwise."""
+    """Registers the URL of this node's objects if the run has another one."""
     registered = None if seat is None else seat.uri
     if url is not None and url != registered:
         steps = uri_calls(session.contracts, run, held, url)

@@ -1,4 +1,4 @@
-"""`earnest plan`: what a run will cost, before anybody opens it."""
+"""`earnest plan`: estimates what a run costs, before it is opened."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 app = make_group("plan")
 PLAIN = Flags()
 
-LEAST, MOST = 1e-12, 10**15
-"""Of what is planned with: nothing is smaller or larger, and no product of such numbers is infinite."""
+MIN_INPUT = 1e-12
+MAX_INPUT = 10**15
+"""Range of every planning input; products of these never overflow a float."""
 
-Count = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST))]
-Above0 = Annotated[float, Parameter(validator=Number(gte=LEAST, lte=MOST))]
-NotBelow0 = Annotated[float, Parameter(validator=Number(gte=0, lte=MOST))]
+Count = Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_INPUT))]
+Above0 = Annotated[float, Parameter(validator=Number(gte=MIN_INPUT, lte=MAX_INPUT))]
+NotBelow0 = Annotated[float, Parameter(validator=Number(gte=0, lte=MAX_INPUT))]
 CodecName = Literal["dense-bf16", "int8", "topk-2bit", "lowrank-int4"]
 OVERLAPS = ("none", "delayed", "eager")
 
@@ -63,56 +64,56 @@ def training(
     check_published: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     flags: Flags = PLAIN,
 ) -> Answer:
-    """Bytes, seconds, utilisation and gas of a round, and how that compares with AllReduce at every step.
+    """Estimate bytes, seconds, utilisation and gas of a round, compared with AllReduce at every step.
 
-    Links have a rate and nothing else, devices never differ: real runs do worse. docs/plan.md has the formulas.
+    The model has links without latency and equal devices: real runs are slower. docs/plan.md has the formulas.
 
     Example: earnest plan training --parameters 72B --trainers 20 --h 30 --step-s 40 --up-mbps 110 --down-mbps 500
 
     Parameters
     ----------
     parameters
-        Size of the model: 3000000, 350M, 1.3B.
+        Number of parameters of the model: 3000000, 350M, 1.3B.
     trainers
-        Trainers that submit in every round.
+        Number of trainers that submit in every round.
     validators
-        Validators: each fetches every payload.
+        Number of validators; each fetches every payload.
     h
-        Inner steps between two exchanges.
+        Inner steps per round, between two exchanges.
     step_s
-        Seconds of one inner step on a trainer's device. `earnest task check` measures it.
+        Seconds per inner step on a trainer's device; `earnest task check` measures it.
     step_tokens
-        Tokens in one step of one trainer.
+        Training tokens per inner step of one trainer.
     tokens_per_s
-        Tokens that a trainer's device takes per second, in place of --step-s.
+        Training tokens per second of a trainer's device, instead of --step-s.
     up_mbps
-        A trainer's upload rate, Mbit/s.
+        Upload rate of a trainer, Mbit/s.
     down_mbps
-        A trainer's download rate, Mbit/s.
+        Download rate of a trainer, Mbit/s.
     codec
-        How updates are encoded.
+        Encoding of updates.
     k
-        Numbers kept of a chunk (topk-2bit).
+        Numbers kept per chunk (topk-2bit).
     chunk
-        Numbers in a chunk (topk-2bit, int8).
+        Numbers per chunk (topk-2bit, int8).
     rank
-        Rank kept of a matrix (lowrank-int4).
+        Rank kept per matrix (lowrank-int4).
     overlap
-        Whether training goes on while the round before is exchanged and settled.
+        Training during the exchange of the previous round: none, delayed or eager.
     copies
-        Uploads of a payload (default: one to every other trainer and validator; 1 with a bucket or mirror).
+        Uploads per payload (default: to every other trainer and every validator; 1 with a bucket or mirror).
     windows_s
-        Seconds of the windows in which updates are revealed and judged (default: a fifth of the training time).
+        Seconds for revealing and judging updates (default: a fifth of the training time).
     rounds
-        Rounds of the run, for its totals.
+        Rounds of the run, for the totals.
     gwei
-        Gas price, for the cost of gas.
+        Gas price in gwei, for the cost of gas.
     coin_price
-        Price of the chain's coin in any currency, for the cost in it.
+        Price of a coin of the chain in your currency, for the cost in that currency.
     bond
-        A trainer's bond in tokens, for what a round puts at risk.
+        Bond of a trainer in tokens, for the amount at risk.
     check_published
-        Print the model's own figures beside published ones instead, and say where they do not agree.
+        Instead, compare this planning model with published figures, and explain where they differ.
     """
     if check_published:
         return _published()
@@ -136,7 +137,9 @@ def training(
             overlap=overlap,
         )
     except ValueError as error:
-        raise UsageError(f"no plan: {error}", "see `earnest plan training --help`") from error
+        raise UsageError(
+            f"these numbers cannot be planned with: {error}", "see `earnest plan training --help`"
+        ) from error
     document = {**_exchange(planned), "allreduce": _against(planned), "codecs": _codecs(planned, choice)}
     document["chain"] = _chain(trainers, validators, rounds, gwei, coin_price, bond)
     return Answer({"codec": codec, **asdict(planned), **document}, _shown(planned, codec, document))
@@ -153,49 +156,52 @@ def privacy(
     trainers: Count = 8,
     flags: Flags = PLAIN,
 ) -> Answer:
-    """The epsilon that a noise gives over a run, or the noise that an epsilon takes, and what it does to an update.
+    """Compute the epsilon of a noise over a run, or the noise for an epsilon, and its effect on an update.
 
-    Protects all of a trainer's private data at once, from anyone who sees every update. docs/own-model.md says more.
+    It protects all private data of a trainer from anyone who sees every update (docs/own-model.md).
 
     Example: earnest plan privacy --noise 4 --delta 1e-5 --rounds 100
 
     Parameters
     ----------
     noise
-        Standard deviation of the noise on every number, in units of the clip (the recipe's privacy.noise).
+        Standard deviation of the noise, as a multiple of the clip (privacy.noise in the recipe).
     epsilon
-        The epsilon wanted, in place of --noise.
+        Desired epsilon, instead of --noise.
     delta
-        The delta for which epsilon is stated.
+        Delta of the privacy guarantee.
     rounds
-        Rounds in which a trainer publishes an update.
+        Number of rounds in which a trainer publishes an update.
     parameters
-        Size of the model: 3000000, 350M, 1.3B.
+        Number of parameters of the model: 3000000, 350M, 1.3B.
     trainers
-        Trainers whose updates are averaged.
+        Number of trainers whose updates are averaged.
     """
     from earnest.protocol.recipe import Privacy
     from earnest.training.privacy import epsilon as epsilon_of
     from earnest.training.privacy import noise_for, noise_to_signal
 
     if (noise is None) == (epsilon is None):
-        raise UsageError("either the noise or the epsilon is given", "give --noise or --epsilon, not both")
+        raise UsageError("exactly one of noise and epsilon is needed", "give either --noise or --epsilon")
     used = noise if epsilon is None else noise_for(epsilon, delta, rounds)
     assert used is not None
     terms, size = Privacy(clip=1.0, noise=used, delta=delta), _count(parameters)
-    got = epsilon_of(terms, rounds)
-    buried = noise_to_signal(terms, size, trainers)
+    total_epsilon = epsilon_of(terms, rounds)
+    mean_noise = noise_to_signal(terms, size, trainers)
     document = {
         "noise": used,
-        "epsilon": got if isfinite(got) else None,
+        "epsilon": total_epsilon if isfinite(total_epsilon) else None,
         "delta": delta,
         "rounds": rounds,
         "unit": "all private data of one trainer",
         "noise_to_signal": noise_to_signal(terms, size),
-        "noise_to_signal_of_mean": buried,
+        "noise_to_signal_of_mean": mean_noise,
     }
-    promise = f"epsilon {got:.3g} at delta {delta:g}" if used else "no promise: clipping alone gives none"
-    promise = promise if isfinite(got) or not used else "no promise: so little noise hides nothing"
+    promise = (
+        f"epsilon {total_epsilon:.3g} at delta {delta:g}" if used else "no promise: clipping alone gives none"
+    )
+    if used and not isfinite(total_epsilon):
+        promise = "no promise: the noise is too small to hide anything"
     protected = (
         "Protected: everything in one trainer's private data, against anyone who sees all its updates."
     )
@@ -203,22 +209,22 @@ def privacy(
         document,
         [
             f"Noise {used:.4g} times the clip, {rounds} rounds: {promise}.",
-            *([protected] if used and isfinite(got) else []),
+            *([protected] if used and isfinite(total_epsilon) else []),
             f"Price: with {size:,} parameters the noise is {noise_to_signal(terms, size):,.3g} times as large as a "
-            f"clipped update, {buried:,.3g} times in the mean of {trainers}.",
+            f"clipped update, {mean_noise:,.3g} times in the mean of {trainers}.",
         ],
     )
 
 
 def _count(text: str) -> int:
-    """3000000, 350M, 1.3B."""
-    found = re.fullmatch(
+    """Parses a number of parameters such as 3000000, 350M or 1.3B. Raises UsageError."""
+    match = re.fullmatch(
         r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)([kKmMbBtT]?)", text.replace("_", "").replace(",", "")
     )
     size = (
         0
-        if found is None
-        else round(float(found[1]) * 10 ** {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}[found[2].lower()])
+        if match is None
+        else round(float(match[1]) * 10 ** {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}[match[2].lower()])
     )
     if not 1 <= size <= 10**15:
         raise UsageError(f"{text!r} is not a number of parameters", "write 3000000, 350M or 1.3B")
@@ -246,16 +252,16 @@ def _against(planned: Training) -> dict[str, Any]:
 
 
 def _codecs(planned: Training, choice: CodecChoice) -> list[dict[str, Any]]:
-    """Every codec at its own size, with and without overlap, all else as planned."""
+    """Returns the same plan with every codec, with and without overlap."""
     from earnest.protocol.recipe import CODECS
     from earnest.training.planning import bits_per_parameter, plan_round, speedup
 
-    found = []
+    rows = []
     for name in CODECS:
         bits = bits_per_parameter(replace(choice, name=name), planned.parameters)
         apart, beside = (replace(planned, bits=bits, overlap=mode) for mode in ("none", "eager"))
         rounds: list[Round] = [plan_round(apart), plan_round(beside)]
-        found.append(
+        rows.append(
             {
                 "codec": name,
                 "bits": bits,
@@ -268,7 +274,7 @@ def _codecs(planned: Training, choice: CodecChoice) -> list[dict[str, Any]]:
                 "speedup_overlap": speedup(beside),
             }
         )
-    return found
+    return rows
 
 
 def _chain(
@@ -278,12 +284,12 @@ def _chain(
 
     measured = json.loads((files("earnest.contracts") / "gas.json").read_text())
     gas = round_gas(measured, trainers, validators)
-    found: dict[str, Any] = {"gas": asdict(gas), "gwei": gwei}
+    document: dict[str, Any] = {"gas": asdict(gas), "gwei": gwei}
     if gwei is not None:
         coins = {name: gas_cost(amount, gwei) for name, amount in asdict(gas).items()}
-        found |= {"coins": coins, "coins_run": coins["all"] * rounds}
+        document |= {"coins": coins, "coins_run": coins["all"] * rounds}
         if price is not None:
-            found |= {
+            document |= {
                 "cost": {n: c * price for n, c in coins.items()},
                 "cost_run": coins["all"] * rounds * price,
             }
@@ -292,12 +298,13 @@ def _chain(
             "unrevealed": bond * PenaltyTerms().unrevealed_bps / BPS,
             "worst": bond * MAX_PENALTY_BPS / BPS,
         }
-        found |= {"bond": bond, "bond_at_risk": risk}
-    return found
+        document |= {"bond": bond, "bond_at_risk": risk}
+    return document
 
 
 def _shown(planned: Training, codec: str, document: dict[str, Any]) -> list[Any]:
-    exchange, copies = document, f"{planned.copies} copies" if planned.copies > 1 else "one copy"
+    exchange = document
+    copies = f"{planned.copies} copies" if planned.copies > 1 else "one copy"
     rows = [
         (
             "an update",
@@ -314,11 +321,11 @@ def _shown(planned: Training, codec: str, document: dict[str, Any]) -> list[Any]
         ("tokens per second", f"{exchange['tokens_per_s']:,.0f}", f"{planned.trainers} trainers together"),
     ]
     return [
-        table("One round of one trainer", ("what", "how much", "why"), rows),
+        table("One round of one trainer", ("quantity", "value", "explanation"), rows),
         "",
         table(
             "Against AllReduce at every step (ring, over the same links, hidden behind the backward pass)",
-            ("gradients", "a step", "utilisation", "we are faster", "a trainer sends"),
+            ("gradients", "a step", "utilisation", "speed-up of earnest", "bytes sent by a trainer"),
             [
                 (
                     name,
@@ -356,27 +363,27 @@ def _shown(planned: Training, codec: str, document: dict[str, Any]) -> list[Any]
 
 def _length(planned: Training) -> str:
     if planned.overlap == "none":
-        return "one after the other"
-    return "the longer of training and all the rest"
+        return "all steps in sequence"
+    return "the longer of training and all other steps"
 
 
 def _chain_lines(chain: dict[str, Any]) -> list[str]:
     gas = chain["gas"]
     lines = [
         f"Gas of a round: {gas['trainer']:,} per trainer (commit, reveal), {gas['validator']:,} per validator, "
-        f"{gas['all']:,} in all, settling included; at most, as measured for 256 trainers and 16 validators."
+        f"{gas['all']:,} in total with settlement. Upper bounds, measured with 256 trainers and 16 validators."
     ]
     if "coins" in chain:
         cost = f", {chain['cost']['all']:.4g} a round in your currency" if "cost" in chain else ""
         lines.append(
             f"At {chain['gwei']:g} gwei: {chain['coins']['trainer']:.4g} coins per trainer, "
-            f"{chain['coins']['all']:.4g} in all{cost}; the run {chain['coins_run']:.4g} coins."
+            f"{chain['coins']['all']:.4g} coins in total{cost}; the whole run costs {chain['coins_run']:.4g} coins."
         )
     if "bond" in chain:
         risk = chain["bond_at_risk"]
         lines.append(
-            f"Bond {chain['bond']:g} tokens stands for the whole run; a round can cost {risk['unrevealed']:g} for a "
-            f"commitment not revealed, at most {risk['worst']:g} by one penalty (default terms)."
+            f"A bond of {chain['bond']:g} tokens is locked for the whole run. With default terms, a commitment that "
+            f"is not revealed costs {risk['unrevealed']:g} tokens, and one penalty at most {risk['worst']:g} tokens."
         )
     return lines
 
@@ -406,16 +413,16 @@ def _published() -> Answer:
         "tested": len(tested),
         "assumed": list(ASSUMED),
     }
-    headings = ("", "what", "published", "model", "ratio", "agrees", "where not, why")
+    headings = ("", "what", "published", "model", "ratio", "agrees", "explanation")
     return Answer(
         document,
         [
             table("The planning model against published figures", headings, rows),
             "",
             f"{agreeing} of {len(tested)} agree: within 10 %, or one place of the published table's grid (21 %).",
-            "[V] read in the paper's own table or abstract; [S] second-hand, from somebody's summary.",
+            "[V] read in the paper's own table or abstract; [S] second-hand, from another author's summary.",
             *(f"Source: {source}" for source in sources),
-            *(f"Assumed, since we could not read it: {line}." for line in ASSUMED),
+            *(f"Assumed, since it is not published: {line}." for line in ASSUMED),
         ],
     )
 

@@ -1,8 +1,7 @@
-"""`earnest task`: is a Task fit for a run, and what a run made of its model."""
+"""`earnest task`: checks a Task before a run, and exports its model after one."""
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from earnest.base.strict_json import JsonError, read_json
 from earnest.cli.app import make_group
 from earnest.cli.exits import Exit, UsageError
 from earnest.cli.files import read_file
@@ -35,9 +35,9 @@ def check(
     threads: Count = 1,
     flags: Flags = PLAIN,
 ) -> Answer:
-    """Prove that a Task is deterministic, and keeps the other rules, before anybody stakes on it.
+    """Check that a Task is deterministic and keeps the other rules, before anybody stakes on it.
 
-    Two fresh processes build, draw, measure and train; what comes out must be the same to the last bit.
+    Two new processes build the model, draw data, measure and train. Their results must be equal in every bit.
 
     Example: earnest task check earnest.training.tasks.shakespeare:Shakespeare --option layers=1
 
@@ -46,11 +46,11 @@ def check(
     subject
         A recipe or run file, or a Task as package.module:Class.
     option
-        An option of the Task, name=value; repeat it for more. Not with a file, which has its own.
+        Option of the Task, name=value; repeat it for several. A file has its own options.
     steps
-        Inner steps to train.
+        Number of inner steps to train.
     threads
-        CPU threads.
+        Number of CPU threads.
     """
     from earnest.training.tasks.check import check_task
 
@@ -62,18 +62,18 @@ def check(
 
 @app.command
 def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) -> Answer:
-    """Write the model of a state as a folder: in Hugging Face's format where the Task has one, else as safetensors.
+    """Write a state's model to a folder: in Hugging Face format if the Task supports it, else as safetensors.
 
     Example: earnest task export recipe.json state.bin model
 
     Parameters
     ----------
     recipe
-        The run's recipe, its run file, or the object that it is opened with (`files` in `run show`).
+        The run's recipe, its run file, or the file `recipe` from `earnest run fetch`.
     state
-        A state file: in a validator's public folder, under the state's root (`final state` in `run show`).
+        State file, from `earnest run fetch` or a validator's public folder, where its name is the state's root.
     folder
-        A new folder.
+        New folder to write to.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -89,14 +89,16 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
     from earnest.training.tasks.task import load_task
 
     if folder.exists():
-        raise UsageError(f"{folder} is already there", "name a new folder")
+        raise UsageError(f"{folder} already exists", "name a new folder")
     rules = _recipe(recipe)
     task = load_task(rules.task, rules.task_options)
     layout = Spec.of(read_parameters(task.build_model(rules.seed)))
     try:
         exported = RootedState.read(read_file(state, state_bytes(layout)), layout)
     except StateError as error:
-        raise UsageError(f"{state}: {error}", "take a state file of a run with this recipe") from error
+        raise UsageError(
+            f"{state}: {error}", "give a state file of a run with this recipe: `earnest run fetch`"
+        ) from error
     write = getattr(task, "export", None)
     try:
         folder.mkdir(parents=True)
@@ -107,7 +109,7 @@ def export(recipe: Path, state: Path, folder: Path, /, *, flags: Flags = PLAIN) 
         files = sorted(path.name for path in folder.iterdir())
     except (OSError, SafetensorError) as error:
         raise StorageError(
-            f"{folder} cannot be written: {error}", "make room, or name another folder"
+            f"{folder} cannot be written: {error}", "free disk space, or name another folder"
         ) from error
     document = {
         "folder": str(folder),
@@ -124,23 +126,27 @@ def _subject(named: str, option: tuple[str, ...]) -> TaskUnderTest:
     path = Path(named)
     if path.is_file():
         if option:
-            raise UsageError("the file has the Task's options already", "change them there")
+            raise UsageError(
+                "--option cannot be used with a file, which has the Task's options", "change them in the file"
+            )
         return TaskUnderTest.of(_recipe(path))
     if ":" not in named:
-        raise UsageError(f"no file {named}", "give a recipe, or a Task as package.module:Class")
+        raise UsageError(
+            f"there is no file {named}", "give a recipe or run file, or a Task as package.module:Class"
+        )
     return TaskUnderTest(named, dict(_option(text) for text in option))
 
 
 def _option(text: str) -> tuple[str, int | float | str | bool]:
-    """name=value; the value as JSON where it is a number, true or false, else as text."""
+    """Parses name=value: a JSON number, true or false as such, any other value as text. Raises UsageError."""
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise UsageError(f"{text!r} is no option", "write name=value")
+        raise UsageError(f"{text!r} is not an option", "write name=value")
     try:
-        read = json.loads(value)
-    except ValueError:
-        read = value
-    return name, read if isinstance(read, int | float | bool) else value
+        parsed = read_json(value)
+    except JsonError:
+        parsed = value
+    return name, parsed if isinstance(parsed, int | float | bool) else value
 
 
 def _recipe(path: Path) -> Recipe:
@@ -171,17 +177,17 @@ def _answer(report: CheckReport) -> Answer:
         "payload_bytes": dict(report.payload_bytes),
     }
     rows = [("ok" if r.ok else "FAILS", r.name, r.detail) for r in report.results]
-    shown: list[Any] = [table(f"Task {report.task}", ("", "check", "seen"), rows), ""]
+    shown: list[Any] = [table(f"Task {report.task}", ("", "check", "result"), rows), ""]
     if report.parameters:
         sizes = ", ".join(f"{name} {size:,} bytes" for name, size in report.payload_bytes.items())
         shown += [
-            f"{report.parameters:,} parameters. An update, at most: {sizes}.",
-            f"A step here: about {report.step_s:.3g} s for {report.step_tokens:,} tokens; "
-            f"goes on with `earnest plan training --parameters {report.parameters} --step-s {report.step_s:.3g} "
+            f"{report.parameters:,} parameters. Largest size of an update: {sizes}.",
+            f"A step takes about {report.step_s:.3g} s here, for {report.step_tokens:,} tokens. "
+            f"Next: `earnest plan training --parameters {report.parameters} --step-s {report.step_s:.3g} "
             f"--step-tokens {report.step_tokens}`.",
         ]
     shown.append(
-        "Fit for a run, on this machine."
+        "All checks passed on this machine: the Task is fit for a run."
         if report.ok
         else f"Not fit for a run: {failed[0].name}: {failed[0].detail}."
     )

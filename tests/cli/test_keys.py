@@ -40,7 +40,7 @@ def test_a_new_key_comes_from_the_random_source_and_its_file_is_private(
     assert [key["account"] for key in listed["keys"]] == [made["account"]]
     again = cli("keys", "new", "mine", *files, "--json")
     assert again.code == 4
-    assert "already there" in again.error["cause"]
+    assert "already exists" in again.error["cause"]
 
 
 def test_a_private_key_is_read_from_a_file(files: list[str], tmp_path: Path, cli: Cli) -> None:

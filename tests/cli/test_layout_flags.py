@@ -49,8 +49,8 @@ def test_several_hosts_share_the_processes_and_meet_somewhere() -> None:
 
 
 @pytest.mark.parametrize("meet", ["", "10.0.0.1", "10.0.0.1:", ":29500", "a:b"])
-def test_hosts_without_a_place_to_meet_are_refused(meet: str) -> None:
-    with pytest.raises(UsageError, match="place to meet"):
+def test_hosts_without_an_address_to_connect_to_are_refused(meet: str) -> None:
+    with pytest.raises(UsageError, match="address to connect to"):
         described(layout="pp4", hosts=2, meet=meet)
 
 

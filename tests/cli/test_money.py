@@ -46,7 +46,7 @@ def test_a_claim_with_nothing_to_take_is_done(place: Place, cli: Cli) -> None:
     sent = blocks_with_transactions(place)
     result = cli("claim", *place.acting("newcomer"))
     assert (result.code, blocks_with_transactions(place)) == (0, sent)
-    assert "Nothing to take" in result.out
+    assert "Nothing to withdraw" in result.out
 
 
 def test_the_same_command_again_is_a_new_deposit(place: Place, cli: Cli) -> None:
@@ -244,7 +244,7 @@ def test_somebody_who_is_there_is_asked_to_consent(
 def test_play_tokens_are_only_made_on_local_chains(place: Place, valuable: list[str], cli: Cli) -> None:
     result = cli("token", "mint", "1", *place.acting("sponsor"), *valuable, "--yes", "--json")
     assert result.code == 2
-    assert "not ours to mint" in result.error["cause"]
+    assert "cannot be minted" in result.error["cause"]
 
 
 class Answering(TestEnvironment):

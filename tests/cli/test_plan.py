@@ -51,7 +51,7 @@ def test_the_tables_teach(cli: Cli) -> None:
         "AllReduce at every step (ring",
         "topk-2bit",
         "Gas of a round",
-        "Bond",
+        "A bond of 100 tokens",
     ):
         assert word in text
 

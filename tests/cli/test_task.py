@@ -115,7 +115,7 @@ def test_a_state_becomes_a_safetensors_file(tmp_path: Path, cli: Cli) -> None:
     assert all(torch.equal(written[name], value) for name, value in state.parameters.items())
     again = cli("task", "export", "recipe.json", "state", "model", "--json")
     assert again.code == 2
-    assert "already there" in again.error["cause"]
+    assert "already exists" in again.error["cause"]
     (tmp_path / "opened").write_bytes(Bundle(recipe, (), state_root(state)).to_bytes())
     assert cli("task", "export", "opened", "state", "same").code == 0, "the run's files name the recipe too"
     assert (tmp_path / "same/model.safetensors").read_bytes() == (
