@@ -24,7 +24,7 @@ from earnest.protocol.recipe import Inner, Recipe, Scoring
 from earnest.training.diloco.engine import CPU, LocalTrainer, SingleProcess, TrainerState
 from earnest.training.diloco.initial import initial_state
 from earnest.training.diloco.state import Spec, State
-from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes
+from earnest.training.parallel import Layout, ParallelTrainer, Rendezvous, WorkerGroup
 from earnest.training.tasks.shakespeare import Shakespeare
 
 LAYOUTS = ("pp2", "pp2-mb4", "dp2", "fsdp2", "pp4", "pp4-mb4", "pp2-dp2", "pp2-dp2-mb4", "dp4", "fsdp4")
@@ -109,7 +109,7 @@ def main() -> None:
     lines.append(compare("single process, batch in four", 1, pieces, wanted, rounds))
     print(*lines, sep="\n", flush=True)
     for count in (2, 4):
-        processes = Processes(Hosts(here=count))
+        processes = WorkerGroup(Rendezvous(local_processes=count))
         for layout in (found for name in LAYOUTS if (found := Layout.parse(name)).processes == count):
             trainer = ParallelTrainer(recipe, 1, layout, processes)
             lines.append(compare(str(layout), count, trainer, wanted, rounds))

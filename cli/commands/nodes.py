@@ -158,20 +158,20 @@ def start_trainer(
 
 def _several(flags: LayoutFlags, parts: NodeParts, machine: Machine) -> ParallelTrainer:
     """Returns the processes that the flags describe. Raises LayoutError, UsageError."""
-    from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes
+    from earnest.training.parallel import Layout, ParallelTrainer, Rendezvous, WorkerGroup
 
     layout = Layout.parse(flags.layout or "")
     here = flags.processes_here or -(-layout.processes // flags.hosts)
     address, _, port = flags.meet.rpartition(":")
     if flags.hosts > 1 and not (address and port.isdecimal()):
         raise UsageError("several hosts need an address to connect to", "give --meet HOST:PORT of this host")
-    hosts = Hosts(flags.hosts, here, address, int(port)) if flags.hosts > 1 else Hosts(here=here)
+    rendezvous = Rendezvous(flags.hosts, here, address, int(port)) if flags.hosts > 1 else Rendezvous(1, here)
     follower = parts.follower
     return ParallelTrainer(
         follower.recipe,
         follower.record.params.rounds,
         layout,
-        Processes(hosts, flags.step_timeout),
+        WorkerGroup(rendezvous, flags.step_timeout),
         device=machine.device,
         threads=machine.threads,
     )

@@ -13,7 +13,7 @@ from earnest.cli.exits import UsageError
 from earnest.cli.flags import LayoutFlags
 from earnest.protocol.recipe import Recipe
 from earnest.training.diloco.engine import CPU
-from earnest.training.parallel import Hosts, Layout, LayoutError, ParallelTrainer
+from earnest.training.parallel import Layout, LayoutError, ParallelTrainer, Rendezvous
 from tests.cli.conftest import Result
 
 RECIPE = Recipe("earnest.training.tasks.shakespeare:Shakespeare", 4_000)
@@ -37,15 +37,17 @@ def test_flags_of_a_single_process_are_refused_with_a_layout(
 def test_one_host_has_all_the_processes() -> None:
     found = described(layout="pp2-dp2-mb4", step_timeout=20.0)
     assert (found.layout, found.rounds) == (Layout(2, 2, microbatches=4), 7)
-    assert (found.processes.hosts, found.processes.timeout_s) == (Hosts(here=4), 20.0)
-    assert found.processes.pids == [], "nothing is started before it is needed"
+    assert (found.workers.rendezvous, found.workers.timeout_s) == (Rendezvous(local_processes=4), 20.0)
+    assert found.workers.pids == [], "nothing is started before it is needed"
 
 
 def test_several_hosts_share_the_processes_and_meet_somewhere() -> None:
-    assert described(layout="pp4", hosts=2, meet="10.0.0.1:29500").processes.hosts == Hosts(
+    assert described(layout="pp4", hosts=2, meet="10.0.0.1:29500").workers.rendezvous == Rendezvous(
         2, 2, "10.0.0.1", 29500
     )
-    assert described(layout="pp4", hosts=2, processes_here=1, meet="a:1").processes.hosts.here == 1
+    assert (
+        described(layout="pp4", hosts=2, processes_here=1, meet="a:1").workers.rendezvous.local_processes == 1
+    )
 
 
 @pytest.mark.parametrize("meet", ["", "10.0.0.1", "10.0.0.1:", ":29500", "a:b"])

@@ -208,7 +208,7 @@ def make_data() -> PrivateBatches:
 
 @pytest.mark.parametrize(
     ("name", "cause"),
-    [("nothing", "names no data"), ("no.such:DATA", "cannot be imported"), (f"{__name__}:SAMPLES", "not private data"),
+    [("nothing", "not the name"), ("no.such:DATA", "cannot be imported"), (f"{__name__}:SAMPLES", "not private data"),
      (f"{__name__}:missing", "not private data")],
 )  # fmt: skip
 def test_what_is_no_private_data_is_refused(name: str, cause: str) -> None:

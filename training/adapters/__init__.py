@@ -1,1 +1,1 @@
-"""Tasks from what others have already: token files as nanoGPT writes them, Hugging Face models."""
+"""Tasks for existing formats: token files as nanoGPT writes them, and Hugging Face models."""

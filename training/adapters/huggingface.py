@@ -1,13 +1,12 @@
-"""Hugging Face models as a Task, and a run's result in the folder format that everything else reads.
+"""Hugging Face models as a Task, and export of a run's result as a model folder.
 
-A model is made from its configuration by `AutoModelForCausalLM.from_config`, with the classes that transformers itself
-has: nothing is downloaded, no code but the installed one runs, weights are only ever read and written as safetensors.
-Needs the extra `hf`.
+A model is made from its configuration by `AutoModelForCausalLM.from_config`, with classes of the installed
+transformers: nothing is downloaded, no other code runs, weights are read and written as safetensors only. Needs the
+extra `hf`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import read_json
 from earnest.training.adapters.memmap import TokenFile, Windows
 from earnest.training.diloco.state import Parameters, Spec, read_parameters, write_parameters
 from earnest.training.tasks.task import Batch, Task
@@ -37,7 +36,7 @@ FORBIDDEN = frozenset(
         "use_kernels",
     }
 )
-"""Keys of a configuration that would fetch code or kernels, or change what a parameter is."""
+"""Keys of a configuration that would load code or kernels, or change the meaning of a parameter."""
 
 IGNORED = frozenset(
     {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"}
@@ -45,21 +44,23 @@ IGNORED = frozenset(
 
 
 MAX_COUNT = 1 << 16
-"""Of anything that a configuration counts: layers, heads, experts. Lists are made of some before any model is."""
+"""Limit of every count in a configuration: layers, heads, experts. Some become lists before any model is built."""
 
 MAX_SIZE = 1 << 31
+"""Limit of any other number in a configuration."""
+
 MAX_TENSORS = 1 << 14
-"""Parameters and buffers of a model; an update's header has room for fewer."""
+"""Limit of a model's parameters and buffers; an update's header has room for fewer."""
 
 
 class CausalLm(Task):
-    """A causal language model of the library, on the windows of a token file.
+    """A causal language model of transformers, on the windows of a token file.
 
-    `config`: a config.json as text (what a recipe holds), or a dict, or a Path to one. `tokens`, `dtype`, `root`: see
-    TokenFile; without a root nothing proves that two nodes train on the same data, so it is required. `bytes_per_token`
-    turns losses into nats per byte, the unit of scores: the data's bytes over its tokens.
+    `config`: the text of a config.json (as in a recipe), a dict, or a Path. `tokens`, `dtype`, `root`: see TokenFile;
+    the root is required, because it proves that all nodes train on the same data. `bytes_per_token`, bytes of the data
+    / tokens, converts losses to nats per byte, the unit of scores.
 
-    Raises ValueError for a configuration that the library does not know or that asks for more than its own code.
+    Raises ValueError for a configuration that transformers does not know, or that needs other code.
     """
 
     def __init__(
@@ -74,15 +75,15 @@ class CausalLm(Task):
         report_share: float = 0.05,
     ) -> None:
         if not bytes_per_token > 0:
-            raise ValueError("bytes_per_token is positive")
+            raise ValueError("bytes_per_token must be positive")
         self.config = checked_config(config)
         check_memory(self.config, physical_memory())
         most = int(getattr(self.config, "max_position_embeddings", context) or context)
         if not 1 <= context <= most:
-            raise ValueError(f"this model takes contexts of 1 to {most} tokens, not {context}")
+            raise ValueError(f"context must be 1 to {most} tokens for this model, not {context}")
         file = TokenFile(tokens, dtype, int(self.config.vocab_size), root)
         if not root:
-            raise ValueError(f"no root given; this file's is {file.root()}")
+            raise ValueError(f"root is missing; the root of this file is {file.root()}")
         self.windows = Windows(file, context, warmup, report_share)
         self.bytes_per_token = bytes_per_token
         self.pool_size = self.windows.pool_size
@@ -105,21 +106,21 @@ class CausalLm(Task):
 
 
 def checked_config(config: str | Mapping[str, Any] | Path) -> Any:
-    """The library's configuration object. Raises ValueError; see `CausalLm`."""
+    """Returns the configuration object of transformers. Raises ValueError; see `CausalLm`."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     fields = _fields(config)
     kind = fields.pop("model_type", None)
     if bad := sorted(_keys(fields) & FORBIDDEN):
-        raise ValueError(f"a configuration may not hold {bad[0]!r}")
+        raise ValueError(f"a configuration must not contain {bad[0]!r}")
     if not isinstance(kind, str) or kind not in _causal_kinds():
         raise ValueError(f"transformers has no causal language model of type {kind!r}")
     if (large := _too_large(fields)) is not None:
-        raise ValueError(f"a configuration may not ask for {large[1]} {large[0]}")
-    kept = {name: value for name, value in fields.items() if name not in IGNORED}
+        raise ValueError(f"the configuration's {large[0]} is too large: {large[1]}")
+    known = {name: value for name, value in fields.items() if name not in IGNORED}
     try:
-        made = AutoConfig.for_model(kind, **kept)
+        checked = AutoConfig.for_model(kind, **known)
     except (
         TypeError,
         ValueError,
@@ -129,33 +130,35 @@ def checked_config(config: str | Mapping[str, Any] | Path) -> Any:
         StrictDataclassError,
     ) as error:
         raise ValueError(f"not a configuration of {kind}: {error}") from error
-    made.dtype = torch.float32
-    return made
+    checked.dtype = torch.float32
+    return checked
 
 
 def physical_memory() -> int:
-    """Bytes of this machine's memory."""
+    """Returns the size of this machine's memory, bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_memory(config: Any, memory: int) -> None:
-    """Raises ValueError for a model whose tensors alone have more than `memory` bytes, before any of it is taken.
+    """Raises ValueError for a model whose tensors have more than `memory` bytes, before allocating any.
 
-    Builds it without numbers, and stops at the first tensor that is too much. What cannot be built so is not judged.
+    Builds the model on the meta device and stops at the first tensor over a limit. A model that cannot be built there
+    is not checked.
     """
     from torch.nn.modules import module
 
-    taken, tensors, here = 0, 0, threading.get_ident()
+    total, tensors, thread = 0, 0, threading.get_ident()
 
     def count(_: nn.Module, name: str, tensor: Tensor | None) -> None:
-        nonlocal taken, tensors
-        if tensor is None or threading.get_ident() != here:
+        nonlocal total, tensors
+        if tensor is None or threading.get_ident() != thread:
             return
-        taken, tensors = taken + tensor.numel() * tensor.element_size(), tensors + 1
-        if taken > memory or tensors > MAX_TENSORS:
+        total += tensor.numel() * tensor.element_size()
+        tensors += 1
+        if total > memory or tensors > MAX_TENSORS:
             raise ValueError(
-                f"the model's first {tensors} tensors have {taken} bytes; this machine has {memory}, and a model at "
-                f"most {MAX_TENSORS} tensors"
+                f"the model is too large: its first {tensors} tensors have {total} bytes; this machine has "
+                f"{memory} bytes of memory, and a model may have {MAX_TENSORS} tensors"
             )
 
     hooks = [
@@ -168,14 +171,14 @@ def check_memory(config: Any, memory: int) -> None:
     except (NotImplementedError, RuntimeError):
         return
     except (TypeError, ArithmeticError, AttributeError, LookupError) as error:
-        raise ValueError(f"no model can be made of this configuration: {error}") from error
+        raise ValueError(f"no model can be built from this configuration: {error}") from error
     finally:
         for hook in hooks:
             hook.remove()
 
 
 def build(config: Any, seed: int) -> nn.Module:
-    """A new float32 model, initialised by the library from the seed; the global generator stays as it was."""
+    """Returns a new float32 model, initialised by transformers from the seed; the global generator is restored."""
     from transformers import AutoModelForCausalLM
 
     with torch.random.fork_rng([]):
@@ -187,7 +190,7 @@ def build(config: Any, seed: int) -> nn.Module:
 
 
 def export_model(config: Any, parameters: Parameters, folder: Path) -> None:
-    """Writes `config.json`, `generation_config.json` and `model.safetensors` (in parts, where it is large).
+    """Writes `config.json`, `generation_config.json` and `model.safetensors` (in several files, if large).
 
     `from_pretrained(folder)` gives the same logits. Tied weights are one parameter of a state and stay tied. Raises
     ValueError for parameters of another model.
@@ -203,10 +206,8 @@ def _fields(config: str | Mapping[str, Any] | Path) -> dict[str, Any]:
     if isinstance(config, Mapping):
         return dict(config)
     try:
-        text = config.read_text() if isinstance(config, Path) else config
-        check_depth(text.encode())
-        fields = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+        fields = read_json(config.read_text() if isinstance(config, Path) else config)
+    except (OSError, ValueError) as error:
         raise ValueError(f"config is not the text of a config.json: {error}") from error
     if not isinstance(fields, dict):
         raise ValueError("config is not a JSON object")
@@ -214,20 +215,20 @@ def _fields(config: str | Mapping[str, Any] | Path) -> dict[str, Any]:
 
 
 def _too_large(value: Any, key: str = "") -> tuple[str, int] | None:
-    """The first number, at any depth, that is more of something than there can be."""
+    """Returns the first (key, number), at any depth, that is above its limit."""
     if isinstance(value, Mapping):
-        found = (_too_large(inner, str(name)) for name, inner in value.items())
+        results = (_too_large(inner, str(name)) for name, inner in value.items())
     elif isinstance(value, list):
-        found = (_too_large(inner, key) for inner in value)
+        results = (_too_large(inner, key) for inner in value)
     else:
         counts = key.startswith("num_") or "layer" in key or "head" in key
         large = type(value) is int and abs(value) > (MAX_COUNT if counts else MAX_SIZE)
         return (key[:64], value) if large else None
-    return next((one for one in found if one is not None), None)
+    return next((result for result in results if result is not None), None)
 
 
 def _keys(value: Any) -> set[str]:
-    """All keys, at every depth."""
+    """Returns all keys, at every depth."""
     if isinstance(value, Mapping):
         return {str(key) for key in value}.union(*(_keys(inner) for inner in value.values()))
     return set().union(*(_keys(inner) for inner in value)) if isinstance(value, list) else set()

@@ -1,16 +1,15 @@
-"""What goes over the socket between the node and its workers: a JSON line, then float32 tensors.
+"""Frames on the socket between the trainer node and its workers: JSON fields, then float32 tensors.
 
-One end is the trainer node, the other the first worker, on the same machine, over a Unix socket in a folder that
-only their user can enter. Nothing else listens there, and no bytes become code.
+The socket is a Unix socket in a folder that only their user can enter, between the node and the first worker on the
+same machine. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,11 @@ from torch import Tensor
 from earnest.base.strict_json import check_depth
 
 MAX_HEAD = 64 << 20
-"""Bytes of a frame's JSON: ids of samples and names of tensors."""
+"""Limit of a frame's JSON (sample ids, names of tensors), bytes."""
 
 
 class Disconnected(Exception):
-    """The other end is gone, or says what no end of ours says."""
+    """The other end has closed the connection, or sent something that is not a frame."""
 
 
 def send_frame(
@@ -42,7 +41,7 @@ def send_frame(
 
 
 def receive_frame(source: socket.socket) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The next frame's fields and tensors. Raises Disconnected, TimeoutError."""
+    """Returns the next frame's fields and tensors. Raises Disconnected, TimeoutError."""
     length = bytearray(4)
     _exactly(source, memoryview(length))
     if (size := int.from_bytes(length, "little")) > MAX_HEAD:
@@ -59,30 +58,34 @@ def receive_frame(source: socket.socket) -> tuple[dict[str, Any], dict[str, Tens
             _exactly(source, _bytes(value))
             tensors[str(name)] = value.view(shape)
     except (ValueError, TypeError, LookupError, RuntimeError) as error:
-        raise Disconnected(f"no frame: {error}") from error
+        raise Disconnected(f"not a frame: {error}") from error
     return fields, tensors
 
 
-def digest(parameter: Tensor, momentum: Tensor) -> bytes:
-    """SHA-256 of one parameter's bytes and its momentum's: equal exactly where the state agrees on it."""
-    sha = hashlib.sha256(_bytes(parameter.contiguous()))
-    sha.update(_bytes(momentum.contiguous()))
-    return sha.digest()
+def in_folder(folder: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors with `folder` before each name."""
+    return {folder + name: value for name, value in tensors.items()}
+
+
+def out_of_folders(tensors: Mapping[str, Tensor], *folders: str) -> Iterator[dict[str, Tensor]]:
+    """Yields the tensors of each folder, without the folder in their names."""
+    for folder in folders:
+        yield {name[len(folder) :]: value for name, value in tensors.items() if name.startswith(folder)}
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """A contiguous float32 CPU tensor's own memory."""
+    """Returns the memory of a contiguous float32 CPU tensor, without a copy."""
     return memoryview(tensor.view(-1).numpy().view(np.uint8))  # type: ignore[arg-type]
 
 
 def _exactly(source: socket.socket, into: memoryview) -> None:
-    """Fills `into`."""
-    got = 0
-    while got < len(into):
+    """Receives until `into` is full. Raises Disconnected."""
+    received = 0
+    while received < len(into):
         try:
-            n = source.recv_into(into[got:])
+            count = source.recv_into(into[received:])
         except ConnectionResetError as error:
             raise Disconnected from error
-        if n == 0:
+        if count == 0:
             raise Disconnected
-        got += n
+        received += count

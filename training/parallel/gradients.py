@@ -1,8 +1,8 @@
-"""One batch's gradient, made together: the same numbers as one process would have got, in another order of sums.
+"""The gradient of one batch over all workers: the numbers of a single process, summed in another order.
 
-The loss of a batch of B is the mean of its B losses. A replica has the rows [B r / R, B (r + 1) / R); its loss is
-R / B times the sum of its own, so that the mean over R replicas (what DDP and FSDP2 form) is the mean over the batch
-also where B is no multiple of R. A replica without a row takes part with one row of weight zero.
+The loss of a batch of B is the mean of its B losses. Replica r of R has the rows [B r / R, B (r + 1) / R). Its loss is
+R / B times the sum of its own, so that the mean over the replicas, which DDP and FSDP2 compute, is the batch's mean
+even if R does not divide B. A replica without a row computes one row with weight zero.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 from torch.nn.parallel import DistributedDataParallel
 
 from earnest.training.diloco.precision import Precision
-from earnest.training.parallel.part import Part, local
-from earnest.training.parallel.stages import Cut
+from earnest.training.parallel.model_part import ModelPart, local
+from earnest.training.parallel.stages import PipelineSplit
 from earnest.training.tasks.task import Batch
 
 
 class Gradients:
-    """Makes one round's gradients. Collective in everything, the constructor included.
+    """Computes the gradients of one round. All methods are collective, the constructor included.
 
-    New for every round: DDP settles its buckets in the first step, and with more than two replicas the buckets decide
-    the order of sums. So a round has the same bits after a restart as in a process that has run for days.
+    New in every round: DDP fixes its buckets in the first step, and with more than two replicas they determine the
+    order of sums. So a round has the same bits after a restart as in a process that has run for days.
     """
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ModelPart) -> None:
         self._part, grid = part, part.grid
-        module: nn.Module = _Precise(part.module, part.precision)
+        module: nn.Module = _Autocast(part.module, part.precision)
         if grid.layout.replicas > 1 and not grid.layout.sharded:
             module = DistributedDataParallel(module, process_group=grid.peers)
         self._module = module
-        self._tied = {name: part.cut.holders[name] for name in part.cut.tied()} if part.cut else {}
+        self._tied = {name: part.split.holders[name] for name in part.split.tied()} if part.split else {}
         self._groups = grid.groups(self._tied.values())
         self._schedules: dict[int, PipelineScheduleSingle] = {}
         self._rows = Batch(torch.empty(0), torch.empty(0))
         self._divisor = 1.0
 
     def of(self, batch: Batch) -> tuple[float, Tensor]:
-        """Fills `.grad` of the parameters that are here; returns the batch's mean loss and the gradient's norm."""
+        """Sets `.grad` of this part's parameters; returns the batch's mean loss and the norm of the whole gradient."""
         for parameter in self._part.parameters.values():
             parameter.grad = None
         self._rows, self._divisor = self._share(batch)
-        loss = self._through_pipeline() if self._part.cut else self._alone()
+        loss = self._through_pipeline() if self._part.split else self._without_pipeline()
         self._add_tied()
         return self._totals(loss)
 
     def _share(self, batch: Batch) -> tuple[Batch, float]:
-        """This replica's rows, and what the sum of their losses is divided by: infinity where none are its own."""
+        """Returns this replica's rows and the divisor of the sum of their losses: infinity if it has no rows."""
         grid, total = self._part.grid, len(batch.targets)
         start, end = (total * i // grid.layout.replicas for i in (grid.replica, grid.replica + 1))
-        taken = slice(start, end) if end > start else slice(0, 1)
-        rows = Batch(batch.inputs[taken], batch.targets[taken]).to(grid.device)
+        own = slice(start, end) if end > start else slice(0, 1)
+        rows = Batch(batch.inputs[own], batch.targets[own]).to(grid.device)
         return rows, total / grid.layout.replicas if end > start else math.inf
 
-    def _alone(self) -> float:
+    def _without_pipeline(self) -> float:
         with self._part.precision.forward():
             losses = self._part.task.loss(self._module, self._rows)
         loss = losses.sum() / self._divisor
@@ -67,7 +67,7 @@ class Gradients:
         return loss.item()
 
     def _through_pipeline(self) -> float:
-        """The replica's loss on its last stage, 0 on the others."""
+        """Returns the replica's loss on its last stage, 0 on the others."""
         grid, count = self._part.grid, len(self._rows.targets)
         schedule = self._schedules.get(count)
         if schedule is None:
@@ -79,44 +79,44 @@ class Gradients:
         return float(torch.stack(losses).sum()) if losses else 0.0
 
     def _schedule(self, samples: int) -> PipelineScheduleSingle:
-        """For a share of `samples` rows, in as many equal microbatches as the layout allows.
+        """Returns a schedule for `samples` rows, in as many equal microbatches as the layout allows.
 
-        Both schedules take the microbatches' gradients in the same order, so they give the same bits; 1F1B keeps
-        fewer activations, but needs as many microbatches as there are stages.
+        Both schedules sum the microbatches' gradients in the same order, so they give the same bits. 1F1B keeps fewer
+        activations, but needs at least as many microbatches as stages.
         """
-        grid, borders = self._part.grid, cast(Cut, self._part.cut).borders
+        grid, boundaries = self._part.grid, cast(PipelineSplit, self._part.split).boundaries
         layout = grid.layout
-        pieces = max(m for m in range(1, layout.microbatches + 1) if samples % m == 0)
+        microbatches = max(m for m in range(1, layout.microbatches + 1) if samples % m == 0)
         stage = PipelineStage(
             self._module,
             grid.stage,
             layout.stages,
             grid.device,
-            input_args=borders[grid.stage].example(samples // pieces),
-            output_args=borders[grid.stage + 1].example(samples // pieces),
+            input_args=boundaries[grid.stage].example(samples // microbatches),
+            output_args=boundaries[grid.stage + 1].example(samples // microbatches),
             group=grid.pipeline,
         )
-        one_by_one = layout.schedule == "1f1b" and pieces >= layout.stages
-        kind = Schedule1F1B if one_by_one else ScheduleGPipe
-        return kind(stage, pieces, loss_fn=self._microbatch_loss, scale_grads=False)
+        is_1f1b = layout.schedule == "1f1b" and microbatches >= layout.stages
+        schedule = Schedule1F1B if is_1f1b else ScheduleGPipe
+        return schedule(stage, microbatches, loss_fn=self._microbatch_loss, scale_grads=False)
 
     def _microbatch_loss(self, output: Tensor, places: Tensor) -> Tensor:
         rows = Batch(self._rows.inputs[places], self._rows.targets[places])
         with self._part.precision.forward():
-            losses = self._part.task.loss(_Given(output), rows)
+            losses = self._part.task.loss(_PrecomputedOutput(output), rows)
         return losses.sum() / self._divisor
 
     def _add_tied(self) -> None:
-        """Adds the gradients of weights that several stages hold, sorted by name on all of them."""
+        """Sums the gradients of weights in several stages, in order of name on all of them."""
         for name, stages in self._tied.items():
             if self._part.grid.stage in stages:
                 dist.all_reduce(self._part.parameters[name].grad, group=self._groups[stages])
 
     def _totals(self, loss: float) -> tuple[float, Tensor]:
-        """Batch's loss and the norm over all stages, the same on all processes.
+        """Returns the batch's loss and the gradient's norm over all stages, the same on all workers.
 
-        Each tensor's norm comes from the stage that owns it, and the norm of norms is taken in the model's order:
-        with whole tensors that is `clip_grad_norm_`'s arithmetic to the bit.
+        Each tensor's norm comes from the stage that owns it, and the norm of norms is computed in the model's order:
+        without shards this gives the bits of `clip_grad_norm_`.
         """
         part, layout = self._part, self._part.grid.layout
         places, totals = {name: i for i, name in enumerate(part.order)}, torch.zeros(len(part.order) + 1)
@@ -129,8 +129,8 @@ class Gradients:
         return totals[-1].item() / layout.replicas, torch.linalg.vector_norm(norms)
 
 
-class _Precise(nn.Module):
-    """A module whose forward pass is computed in the recipe's precision."""
+class _Autocast(nn.Module):
+    """A module whose forward pass uses the recipe's precision."""
 
     def __init__(self, module: nn.Module, precision: Precision) -> None:
         super().__init__()
@@ -141,8 +141,8 @@ class _Precise(nn.Module):
             return self.module(*args, **kwargs)
 
 
-class _Given(nn.Module):
-    """The model as its loss sees it where the pipeline has already computed the output."""
+class _PrecomputedOutput(nn.Module):
+    """Replaces the model in the task's loss: returns the output that the pipeline has already computed."""
 
     def __init__(self, output: Tensor) -> None:
         super().__init__()

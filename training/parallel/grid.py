@@ -1,7 +1,7 @@
-"""The processes of one trainer as a grid, stages by replicas, and how they hand tensors to each other.
+"""The workers of one trainer as a grid of stages by replicas, and transfers of tensors between them.
 
-All of it is collective: every process calls the same functions in the same order, which is the order in which the
-command (`worker`) or a sorted list of names says so, never the order in which something became ready.
+All functions are collective: every worker calls them in the same order, which follows from the command (`worker`) or a
+sorted list of names, never from the order in which something became ready.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """This process's place. `pipeline` links the stages of one replica, `peers` the replicas of one stage."""
+    """A worker's position. `pipeline`: the group of its replica's stages; `peers`: of its stage's replicas."""
 
     layout: Layout
     mesh: DeviceMesh
@@ -34,24 +34,24 @@ class Grid:
 
     @classmethod
     def of(cls, layout: Layout, device: torch.device) -> Grid:
-        """Collective. With CUDA a process takes the device of its place on its host.
+        """Makes the grid. Collective. With CUDA a worker takes the device of its local rank.
 
-        Raises LayoutError unless there are exactly as many processes as the layout needs, on a CPU or CUDA each.
+        Raises LayoutError unless the number of workers is the layout's and the device is CPU or CUDA.
         """
-        processes, found = dist.get_world_size(), device
+        processes = dist.get_world_size()
         if processes != layout.processes:
             raise LayoutError(
                 f"{layout} needs {layout.processes} processes, there are {processes}",
                 "start as many processes as the layout has stages times replicas",
             )
-        if found.type == "cuda":
-            found = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-            torch.cuda.set_device(found)
-        elif found.type != "cpu":
-            raise LayoutError(f"several processes do not train on {found}", "name cpu or cuda")
+        if device.type == "cuda":
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(device)
+        elif device.type != "cpu":
+            raise LayoutError(f"several processes cannot train on {device}", "choose cpu or cuda")
         shape = (layout.stages, layout.replicas)
-        mesh = init_device_mesh(found.type, shape, mesh_dim_names=("stage", "replica"))
-        return cls(layout, mesh, dist.get_rank(), found)
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("stage", "replica"))
+        return cls(layout, mesh, dist.get_rank(), device)
 
     @property
     def stage(self) -> int:
@@ -70,14 +70,13 @@ class Grid:
         return self.mesh.get_group("replica")
 
     def process(self, stage: int, replica: int = 0) -> int:
-        """The rank at a place."""
+        """Returns the rank at a position."""
         return stage * self.layout.replicas + replica
 
     def groups(self, sets: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], dist.ProcessGroup]:
-        """For each set of stages, the group of those stages in this process's replica. Collective.
+        """Returns, for each set of stages, the group of those stages in this worker's replica. Collective.
 
-        Every process makes every group, of all replicas, in the same order: a group made in another order on
-        another process is another group, and the first reduction in it hangs.
+        Every worker creates the groups of all replicas in the same order; otherwise the first reduction would hang.
         """
         mine = {}
         for stages in sorted(set(sets)):
@@ -89,7 +88,7 @@ class Grid:
 
 
 def broadcast_bytes(data: bytes | None) -> bytes:
-    """Rank 0's `data`, on every process. Collective."""
+    """Returns rank 0's `data` on every worker. Collective."""
     length = torch.tensor([len(data or b"")], dtype=torch.int64)
     dist.broadcast(length, 0)
     content = torch.empty(int(length), dtype=torch.uint8)
@@ -100,15 +99,15 @@ def broadcast_bytes(data: bytes | None) -> bytes:
     return content.numpy().tobytes()
 
 
-def all_agree(fine: bool) -> bool:
-    """Whether every process says so. Collective."""
-    answer = torch.tensor([int(fine)])
+def all_agree(condition: bool) -> bool:
+    """Returns whether `condition` is true on every worker. Collective."""
+    answer = torch.tensor([int(condition)])
     dist.all_reduce(answer, dist.ReduceOp.MIN)
     return bool(answer.item())
 
 
 def send_tensors(tensors: Mapping[str, Tensor], to: int) -> None:
-    """Float32 tensors by name to one process, one tensor at a time; `receive_tensors` there."""
+    """Sends float32 tensors by name to one worker, which calls `receive_tensors`."""
     head = json.dumps([[name, list(value.shape)] for name, value in tensors.items()]).encode()
     dist.send(torch.tensor([len(head)]), to)
     dist.send(torch.from_numpy(np.frombuffer(head, np.uint8).copy()), to)
@@ -118,7 +117,7 @@ def send_tensors(tensors: Mapping[str, Tensor], to: int) -> None:
 
 
 def receive_tensors(source: int) -> Iterator[tuple[str, Tensor]]:
-    """What `send_tensors` sent, one at a time: the caller keeps of each what it needs before the next arrives."""
+    """Yields what `send_tensors` sent, one tensor at a time."""
     length = torch.empty(1, dtype=torch.int64)
     dist.recv(length, source)
     head = torch.empty(int(length), dtype=torch.uint8)

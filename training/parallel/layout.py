@@ -1,4 +1,4 @@
-"""How a trainer's processes share the work: pipeline stages, replicas of them, shards."""
+"""The layout of a trainer's workers: pipeline stages, replicas of stages, shards."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _PART = re.compile(r"(pp|dp|fsdp|mb)(\d{1,4})")
 
 
 class LayoutError(EarnestError):
-    """A layout that does not exist, or that does not fit the model or the number of processes."""
+    """The layout is unknown, or does not fit the model or the number of processes."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """`stages` pipeline stages times `replicas` of each.
 
-    A batch is split evenly over the replicas; within a pipeline a replica's share is cut into at most
-    `microbatches` equal pieces. `sharded`: the replicas hold shards of the parameters (FSDP2) rather than copies
-    (DDP). Process `stage * replicas + replica` holds one stage: copies of a stage are neighbours, since weights
-    weigh more than activations, and the links between hosts are the slow ones.
+    A batch is split evenly over the replicas; within a pipeline a replica's share is split into at most `microbatches`
+    equal microbatches. `sharded`: the replicas hold shards of the parameters (FSDP2), not copies (DDP). The rank is
+    `stage * replicas + replica`: replicas of a stage are neighbours, usually on one host, because gradients are larger
+    than activations and links between hosts are slow.
     """
 
     stages: int = 1
@@ -34,7 +34,7 @@ class Layout:
     def __post_init__(self) -> None:
         if not (1 <= self.stages <= 1024 and 1 <= self.replicas <= 1024 and 1 <= self.microbatches <= 1024):
             raise LayoutError(
-                "stages, replicas and microbatches lie between 1 and 1024", "correct the layout"
+                "stages, replicas and microbatches must be between 1 and 1024", "correct the layout"
             )
         if self.sharded and self.stages > 1:
             raise LayoutError(
@@ -47,7 +47,7 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """`pp4`, `dp2`, `fsdp2`, `pp2-dp2`, and `-mb4` for four microbatches, `-gpipe` for that schedule.
+        """Parses `pp4`, `dp2`, `fsdp2`, `pp2-dp2`, with `-mb4` for four microbatches, `-gpipe` for that schedule.
 
         Raises LayoutError.
         """
@@ -64,7 +64,7 @@ class Layout:
                     f"{text!r} is not a layout", "write one like pp4-mb4, dp2, fsdp2 or pp2-dp2"
                 )
         if "dp" in fields and "fsdp" in fields:
-            raise LayoutError(f"{text!r} has copies and shards", "name one of dp and fsdp")
+            raise LayoutError(f"{text!r} has both dp and fsdp", "choose one of them")
         replicas = fields.get("fsdp", fields.get("dp", 1))
         return cls(fields.get("pp", 1), replicas, "fsdp" in fields, fields.get("mb", 1), schedule)
 

@@ -1,13 +1,13 @@
-"""Cutting a model into pipeline stages.
+"""Splits a model into pipeline stages.
 
-The rule. A task may offer `stages(model, n) -> list[nn.Module]`: n modules that hold the model's own parameters and,
-called one after the other, compute what the model computes. Otherwise the model must be a chain: its children (lists
-and sequences of modules expanded) called one after the other, each with the output of the one before; the chain is
-cut where the count of parameters passes 1/n, 2/n, ... of the whole, every stage at least one module.
+A task may implement `stages(model, n) -> list[nn.Module]`: n modules that share the model's parameters and, called one
+after the other, compute what the model computes. Otherwise the model must be a chain: its children (lists and sequences
+of modules expanded) are called one after the other, each with the output of the one before. The chain is split where
+the number of parameters passes 1/n, 2/n, ... of all; every stage has at least one module.
 
-Either way one sample is put through both, and a cut that does not give the model's output bit for bit is refused.
-A parameter that several stages hold (tied weights) belongs to the first of them: it is counted, encoded and saved
-there; the others hold copies, whose gradients are added.
+Either way one sample is computed by both, and a split that does not give the model's output bit for bit is refused. A
+parameter in several stages (tied weights) belongs to the first of them, which reports it; the gradients of all are
+added.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from earnest.training.tasks.task import Batch, Task
 
 
 @runtime_checkable
-class Staged(Protocol):
-    """What a Task offers beside its own interface if it knows how to cut its model."""
+class HasStages(Protocol):
+    """The optional method of a Task that splits its own model."""
 
     def stages(self, model: nn.Module, n: int) -> list[nn.Module]: ...
 
 
 @dataclass(frozen=True)
-class Border:
-    """What one stage hands to the next for one sample: `shape` without the batch's dimension, the first."""
+class Boundary:
+    """The tensor between two stages, for one sample: `shape` without the batch dimension, which is the first."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -45,100 +45,102 @@ class Border:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
-    """`modules[s]` is stage s; `borders[s]` is its input, `borders[s + 1]` its output.
+class PipelineSplit:
+    """A model split into stages: `modules[s]` is stage s, `boundaries[s]` its input, `boundaries[s + 1]` its output.
 
     `holders`: for each parameter of the model, in the model's order, the stages that hold it, ascending.
     """
 
     modules: list[nn.Module]
-    borders: list[Border]
+    boundaries: list[Boundary]
     holders: dict[str, tuple[int, ...]]
 
-    def held(self, stage: int) -> list[str]:
-        """Names of the parameters in a stage, in the model's order."""
+    def names(self, stage: int) -> list[str]:
+        """Returns the names of the parameters in a stage, in the model's order."""
         return [name for name, stages in self.holders.items() if stage in stages]
 
     def owned(self, stage: int) -> list[str]:
-        """Of those, the ones that belong to the stage."""
+        """Returns those that belong to the stage."""
         return [name for name, stages in self.holders.items() if stages[0] == stage]
 
     def tied(self) -> list[str]:
-        """Parameters in more than one stage, sorted: the order in which every process adds their gradients."""
+        """Returns the parameters in several stages, sorted: the order in which every worker sums their gradients."""
         return sorted(name for name, stages in self.holders.items() if len(stages) > 1)
 
 
-def cut(task: Task, model: nn.Module, n: int, sample: Batch) -> Cut:
-    """Cuts `model` into `n` stages and proves it on `sample`. Raises LayoutError."""
+def split_model(task: Task, model: nn.Module, n: int, sample: Batch) -> PipelineSplit:
+    """Splits `model` into `n` stages and checks the split on `sample`. Raises LayoutError."""
     try:
-        modules = task.stages(model, n) if isinstance(task, Staged) else cut_chain(model, n)
+        modules = task.stages(model, n) if isinstance(task, HasStages) else split_chain(model, n)
     except ValueError as error:
-        raise LayoutError(f"the task has no {n} stages: {error}", "use fewer stages") from error
+        raise LayoutError(f"the task cannot make {n} stages: {error}", "use fewer stages") from error
     if len(modules) != n:
-        raise LayoutError(f"the task gave {len(modules)} stages for {n}", "correct the task's stages()")
-    return Cut(modules, _borders(model, modules, sample), _holders(model, modules))
+        raise LayoutError(
+            f"the task made {len(modules)} stages, {n} are needed", "correct the task's stages()"
+        )
+    return PipelineSplit(modules, _boundaries(model, modules, sample), _holders(model, modules))
 
 
-def cut_chain(model: nn.Module, n: int) -> list[nn.Module]:
-    """Cuts a chain of modules by their numbers of parameters. Raises LayoutError."""
+def split_chain(model: nn.Module, n: int) -> list[nn.Module]:
+    """Splits a chain of modules by their numbers of parameters. Raises LayoutError."""
     links = [link for _, link in chain(model)]
     if len(links) < n:
-        raise LayoutError(f"a chain of {len(links)} modules has no {n} stages", "use fewer stages")
+        raise LayoutError(f"a chain of {len(links)} modules cannot make {n} stages", "use fewer stages")
     sizes = [sum(p.numel() for p in link.parameters()) for link in links]
     total, passed, ends = sum(sizes) or 1, 0, [0]
     for i, size in enumerate(sizes):
         passed += size
         stage = len(ends)  # the stage that is being filled, counted from 1
-        must = len(links) - (i + 1) == n - stage  # as many modules left as stages
-        if stage < n and (must or passed * n >= total * stage):
+        one_each = len(links) - (i + 1) == n - stage  # as many modules left as stages
+        if stage < n and (one_each or passed * n >= total * stage):
             ends.append(i + 1)
     return [nn.Sequential(*links[start:end]) for start, end in pairwise([*ends, len(links)])]
 
 
 def chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The model's modules by name in the order of registration, lists and sequences expanded."""
-    found: list[tuple[str, nn.Module]] = []
+    """Returns the model's modules by name in the order of registration, lists and sequences expanded."""
+    links: list[tuple[str, nn.Module]] = []
     for name, child in model.named_children():
         if isinstance(child, nn.ModuleList | nn.Sequential):
-            found += [(f"{name}.{inner}", module) for inner, module in chain(child)]
+            links += [(f"{name}.{inner}", module) for inner, module in chain(child)]
         else:
-            found.append((name, child))
-    return found
+            links.append((name, child))
+    return links
 
 
-def _borders(model: nn.Module, modules: Sequence[nn.Module], sample: Batch) -> list[Border]:
+def _boundaries(model: nn.Module, modules: Sequence[nn.Module], sample: Batch) -> list[Boundary]:
     with torch.no_grad():
         expected = model(sample.inputs)
-        x, borders = sample.inputs, [_border(sample.inputs)]
+        x, boundaries = sample.inputs, [_boundary(sample.inputs)]
         for module in modules:
             x = module(x)
             if not (isinstance(x, Tensor) and x.dim() and len(x) == len(sample.inputs)):
                 raise LayoutError(
                     "a stage's output is not one tensor with the batch as its first dimension",
-                    "offer a stages() in the task whose stages hand over one tensor",
+                    "implement stages() in the task, with stages that return one tensor",
                 )
-            borders.append(_border(x))
+            boundaries.append(_boundary(x))
     if not (isinstance(expected, Tensor) and torch.equal(x, expected)):
         raise LayoutError(
             "the stages one after the other do not compute what the model computes",
-            "offer a stages() in the task: only a chain of modules can be cut without it",
+            "implement stages() in the task: without it only a chain of modules can be split",
         )
-    return borders
+    return boundaries
 
 
-def _border(x: Tensor) -> Border:
-    return Border(tuple(x.shape[1:]), x.dtype)
+def _boundary(x: Tensor) -> Boundary:
+    return Boundary(tuple(x.shape[1:]), x.dtype)
 
 
 def _holders(model: nn.Module, modules: Sequence[nn.Module]) -> dict[str, tuple[int, ...]]:
     sets = [{id(p) for p in module.parameters()} for module in modules]
     names = dict(model.named_parameters())
     holders = {name: tuple(s for s, held in enumerate(sets) if id(p) in held) for name, p in names.items()}
-    left = [name for name, stages in holders.items() if not stages]
-    strangers = set().union(*sets) - {id(p) for p in names.values()}
-    if left or strangers:
+    missing = [name for name, stages in holders.items() if not stages]
+    foreign = set().union(*sets) - {id(p) for p in names.values()}
+    if missing or foreign:
         raise LayoutError(
-            f"no stage holds {left[0]}" if left else "a stage holds a parameter that is not the model's",
-            "correct the task's stages(): they share the model's own parameters, and leave none out",
+            f"no stage has {missing[0]}" if missing else "a stage has a parameter that is not the model's",
+            "correct the task's stages(): stages share the model's own parameters, all of them",
         )
     return holders

@@ -1,4 +1,4 @@
-"""A Task around anybody's module and data: what a torch user has already, made into what a recipe can name."""
+"""A Task made of your own module and datasets, which a recipe can name; private data; a recipe with defaults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPORT_SAMPLES = 256
 
 
 class Samples(Protocol):
-    """A map-style dataset: sample i is (inputs, target), the same whenever it is asked for."""
+    """A map-style dataset: sample i is (inputs, target), always the same."""
 
     def __len__(self) -> int: ...
 
@@ -34,15 +34,15 @@ class Samples(Protocol):
 def task_of(
     build: Callable[[], nn.Module], train: Samples, loss: Loss, *, report: Samples, warmup: int = 0
 ) -> type[Task]:
-    """A Task class around a module and two datasets; put it in a module that a recipe can name.
+    """Returns a Task class made of a module and two datasets; assign it in a module that a recipe can name.
 
-    `build` makes the model, as ordinary torch code does: it is called with torch's generator seeded, which is put back
-    after. The last `warmup` samples of `train` are kept for the shared warm-up. What `earnest task check` finds wrong
-    with the class is wrong with what it was made of.
+    `build` makes the model with ordinary torch code: it is called with torch's generator seeded, which is restored
+    afterwards. The last `warmup` samples of `train` are reserved for the warm-up. `earnest task check` checks the
+    class, and so the model, datasets and loss.
     """
     if not 0 <= warmup < len(train):
-        raise ValueError(f"warmup lies in [0, {len(train)})")
-    parts: dict[str, Samples] = {"train": train, "report": report}
+        raise ValueError(f"warmup must be in [0, {len(train)})")
+    splits: dict[str, Samples] = {"train": train, "report": report}
 
     class OwnTask(Task):
         def __init__(self) -> None:
@@ -56,13 +56,13 @@ def task_of(
                 return build()
 
         def batches(self, split: str, seed: int, sample_ids: Sequence[int], batch: int) -> Iterator[Batch]:
-            if split not in parts:
+            if split not in splits:
                 raise ValueError(f"no split {split!r}; there are train and report")
-            size = len(parts[split])
+            size = len(splits[split])
             if any(not 0 <= sample < size for sample in sample_ids):
                 raise ValueError(f"sample ids of split {split} are 0 to {size - 1}")
             for start in range(0, len(sample_ids), batch):
-                yield _stacked([parts[split][int(sample)] for sample in sample_ids[start : start + batch]])
+                yield _stacked([splits[split][int(sample)] for sample in sample_ids[start : start + batch]])
 
         def loss(self, model: nn.Module, batch: Batch) -> Tensor:
             return loss(model, batch.inputs, batch.targets)
@@ -71,59 +71,59 @@ def task_of(
 
 
 class PrivateBatches:
-    """Data that never leaves this machine, as any iterator of (inputs, targets) batches: a `PrivateData`.
+    """Data that never leaves this machine, from any iterator of (inputs, targets) batches: a `PrivateData`.
 
-    `make(round)` starts the iterator of a round, and must give the same batches for the same round, so that a round
-    that was broken off goes on to the same update. `root` (32 bytes) goes into every manifest: a hash of the data with
-    a secret salt, so that nobody can try out what the data might be.
+    `make(round)` starts the iterator of a round. It must give the same batches for the same round, so that an
+    interrupted round resumes to the same update. `root` (32 bytes) is in every manifest: a hash of the data with a
+    secret salt, so that nobody can test guesses of the data.
     """
 
     def __init__(self, make: Callable[[int], Iterable[Pair]], root: bytes) -> None:
         if len(root) != 32:
-            raise ValueError(f"a root has 32 bytes, not {len(root)}")
+            raise ValueError(f"the root must have 32 bytes, not {len(root)}")
         self.root, self._make = root, make
 
     def batches(self, round: int, steps: int, batch: int) -> Iterator[Batch]:
-        """At most `steps` batches; `batch` is the iterator's own matter."""
+        """Yields at most `steps` batches; their size is the iterator's, `batch` is ignored."""
         return (Batch(inputs, targets) for inputs, targets in islice(self._make(round), steps))
 
 
 def load_private(dotted: str) -> PrivateData:
-    """The owner's own data by its importable name, `module:name`: a PrivateData, or what makes one when called.
+    """Imports private data by name, `module:name`: a PrivateData, or a function that returns one.
 
-    Unlike a recipe's task the name comes from this machine's owner, and is trusted. Raises TaskError.
+    Unlike the task of a recipe, the name comes from this machine's owner and is trusted. Raises TaskError.
     """
     module, colon, name = dotted.partition(":")
     if not (module and colon and name):
-        raise TaskError(f"{dotted!r} names no data", "write module:name")
+        raise TaskError(f"{dotted!r} is not the name of data", "write module:name")
     try:
-        found = getattr(import_module(module), name, None)
+        target = getattr(import_module(module), name, None)
     except ImportError as error:
         raise TaskError(
             f"{module} cannot be imported: {error}", "install it, or put its folder on PYTHONPATH"
         ) from error
-    made = found() if callable(found) else found
-    root = getattr(made, "root", None)
-    if not (isinstance(root, bytes) and len(root) == 32 and callable(getattr(made, "batches", None))):
+    data = target() if callable(target) else target
+    root = getattr(data, "root", None)
+    if not (isinstance(root, bytes) and len(root) == 32 and callable(getattr(data, "batches", None))):
         raise TaskError(f"{dotted} is not private data", "it needs `root`, 32 bytes, and `batches`")
-    return cast(PrivateData, made)
+    return cast(PrivateData, data)
 
 
 def recipe_for(task: Task, name: str, **fields: Any) -> Recipe:
-    """A recipe for a task of one's own that can be imported as `name` (module:Class), with what follows from the task.
+    """Returns a recipe for a task that can be imported as `name` (module:Class), with defaults that fit the task.
 
-    `fields` are the recipe's own, as in `earnest.protocol.recipe`: inner, codec, outer, seed, ... Raises ValueError.
+    `fields`: other fields of `earnest.protocol.recipe.Recipe`: inner, codec, outer, seed, ... Raises ValueError.
     """
-    given: dict[str, Any] = {"scoring": Scoring(held_out=2, own=2), **fields}
-    recipe = Recipe(name, task.pool_size, **given)
-    layout = Spec.of(read_parameters(task.build_model(recipe.seed)))
+    values: dict[str, Any] = {"scoring": Scoring(held_out=2, own=2), **fields}
+    recipe = Recipe(name, task.pool_size, **values)
+    spec = Spec.of(read_parameters(task.build_model(recipe.seed)))
     if "scoring" not in fields:
         scoring = Scoring(
             held_out=max(2, min(512, task.pool_size // 8)), own=min(512, recipe.judged_per_seat)
         )
         recipe = replace(recipe, scoring=scoring)
     if "max_payload_bytes" not in fields:
-        recipe = replace(recipe, max_payload_bytes=make_codec(recipe.codec, layout).payload_bytes)
+        recipe = replace(recipe, max_payload_bytes=make_codec(recipe.codec, spec).payload_bytes)
     return recipe
 
 

@@ -1,4 +1,4 @@
-"""The bundled task: a small byte-level GPT on Shakespeare's plays, at home on two CPU cores."""
+"""The bundled task: a small byte-level GPT on Shakespeare's plays, which trains on two CPU cores."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ REPORT_SAMPLES = 256
 class Shakespeare(Task):
     """Sample i of a split is a window of `context` bytes and the byte after each.
 
-    Windows do not overlap. Their numbers are spread: consecutive ids lie far apart in the text, so that any
-    range of ids is an even sample of it. The last WARMUP_SAMPLES ids are for the warm-up.
+    Windows do not overlap. Consecutive ids are far apart in the text, so any range of ids is an even sample of it. The
+    last WARMUP_SAMPLES ids are for the warm-up.
     """
 
     def __init__(self, layers: int = 2, width: int = 64, heads: int = 4, context: int = 64) -> None:
@@ -36,8 +36,8 @@ class Shakespeare(Task):
             raise ValueError(f"heads must divide width {width}, not {heads}")
         self.layers, self.width, self.heads, self.context = layers, width, heads, context
         text = _text()
-        border = int(len(text) * TRAIN_SHARE)
-        self._texts = {"train": text[:border], "report": text[border:]}
+        boundary = int(len(text) * TRAIN_SHARE)
+        self._texts = {"train": text[:boundary], "report": text[boundary:]}
         self._windows = {split: (len(part) - 1) // context for split, part in self._texts.items()}
         windows = self._windows["train"]
         self._stride = _coprime(round(windows * (math.sqrt(5) - 1) / 2), windows)
@@ -73,7 +73,7 @@ class Shakespeare(Task):
         return losses.view(batch.targets.shape).mean(1)
 
     def stages(self, model: nn.Module, n: int) -> list[nn.Module]:
-        """For pipelines (`earnest.training.parallel`): the blocks in n even runs, the byte embedding in first and last.
+        """Splits the model into n pipeline stages: blocks in even runs, the byte embedding in the first and the last.
 
         Raises ValueError for more stages than blocks.
         """
@@ -84,10 +84,10 @@ class Shakespeare(Task):
 
 
 def demo_recipe(codec: str, trainers: int, seed: int) -> Recipe:
-    """The recipe of `earnest demo`, for either codec; `benchmarks/pilot.py` prints what it reaches.
+    """Returns the recipe of `earnest demo`, for dense-bf16 or topk-2bit; `benchmarks/pilot.py` prints its losses.
 
-    Outer momentum helps the dense codec and harms the sparse one, whose error feedback is a momentum already.
-    Raises ValueError where the text is too short for `trainers`.
+    Outer momentum helps the dense codec and harms the sparse one, whose error feedback already acts as momentum. Raises
+    ValueError if the text is too short for `trainers`.
     """
     task = Shakespeare()
     inner, outer, warmup, clip_norm = Inner(lr=3e-3), Outer(0.7, 0.9, "mean"), 0, 20.0
@@ -95,7 +95,7 @@ def demo_recipe(codec: str, trainers: int, seed: int) -> Recipe:
     if codec == "topk-2bit":
         inner, outer = Inner(lr=2e-3, lr_schedule="cosine"), Outer(1.0, 0.0, "contributor-mean")
         choice, warmup, clip_norm = CodecChoice(codec, k=64, error_feedback=0.5), 300, 4.0
-    layout = Spec.of(read_parameters(task.build_model(seed)))
+    spec = Spec.of(read_parameters(task.build_model(seed)))
     recipe = Recipe(
         task="earnest.training.tasks.shakespeare:Shakespeare",
         pool_size=task.pool_size,
@@ -105,7 +105,7 @@ def demo_recipe(codec: str, trainers: int, seed: int) -> Recipe:
         outer=outer,
         scoring=Scoring(clip_norm=clip_norm, trial_rounds=0 if warmup else 1),
         warmup_steps=warmup,
-        max_payload_bytes=make_codec(choice, layout).payload_bytes,
+        max_payload_bytes=make_codec(choice, spec).payload_bytes,
     )
     recipe.sample_pool().check(trainers)
     return recipe
@@ -122,7 +122,7 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(width, bias=False)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """As GPT-2: normal, 0.02 wide, narrower where a layer adds to the residual stream; norms start at 1."""
+        """Initialises as GPT-2: normal, std 0.02, smaller for layers that add to the residual stream; norms are 1."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
                 nn.init.ones_(parameter)
@@ -132,7 +132,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / depth, generator=generator)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Int64 [B, T] -> logits [B, T, BYTES]."""
+        """Computes logits: int64 [B, T] -> [B, T, BYTES]."""
         x = self.bytes(inputs) + self.places.weight[: inputs.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -140,7 +140,7 @@ class Gpt(nn.Module):
 
 
 class GptStage(nn.Module):
-    """Blocks `start` to `end` of a Gpt, with what stands before its first and after its last; shares its parameters."""
+    """Blocks `start` to `end` of a Gpt, with the embeddings before the first and the output after the last block."""
 
     def __init__(self, model: Gpt, start: int, end: int) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class GptStage(nn.Module):
         self.norm = model.norm if last else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Int64 [B, T] in the first stage, [B, T, width] between stages, [B, T, BYTES] out of the last."""
+        """Int64 [B, T] into the first stage, [B, T, width] between stages, [B, T, BYTES] out of the last."""
         if self.bytes and self.places:
             x = self.bytes(x) + self.places.weight[: x.shape[1]]
         for block in self.blocks:
@@ -182,11 +182,11 @@ class Block(nn.Module):
 
 @cache
 def _text() -> np.ndarray:
-    """The plays, uint8 [4,881,613]."""
+    """Returns the plays, uint8 [4,881,613]."""
     corpus = files("earnest.training.tasks") / "corpus" / "shakespeare-plays.txt"
     return np.frombuffer(corpus.read_bytes(), np.uint8)
 
 
 def _coprime(near: int, to: int) -> int:
-    """The first number from `near` on that shares no factor with `to`: its multiples visit everything."""
+    """Returns the first number from `near` on that is coprime to `to`: its multiples visit every residue."""
     return next(n for n in range(near, near + to) if math.gcd(n, to) == 1)

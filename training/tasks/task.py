@@ -1,4 +1,4 @@
-"""What a user plugs in: a model, its data and its loss. A recipe names it, `package.module:Class`."""
+"""The plug-in interface of a model, its data and its loss. A recipe names a Task, `package.module:Class`."""
 
 import importlib
 import re
@@ -17,13 +17,14 @@ REFUSALS = (
     *(TypeError, ValueError, ArithmeticError, AttributeError, LookupError),
     *(OSError, RuntimeError, MemoryError),
 )
-"""What a task raises for options that make no sense, name no file of this machine, or ask for more than it has."""
+"""What a Task may raise for options that are invalid, name a missing file, or need more memory than there is."""
 
 FOR_TASKS = frozenset({"EARNEST_TOKENS"})
+"""Environment variables of ours that a task's process gets."""
 
 
 class Batch(NamedTuple):
-    """B sequences: `inputs` and `targets`, int64 [B, T] for a language model; `loss` is their only reader."""
+    """B sequences: `inputs` and `targets`, int64 [B, T] for a language model. Only the task's `loss` reads them."""
 
     inputs: Tensor
     targets: Tensor
@@ -35,9 +36,9 @@ class Batch(NamedTuple):
 class Task(Protocol):
     """The plug-in interface. Subclass it explicitly: no other class is ever instantiated.
 
-    Split "train" has the sample ids 0..pool_size-1, which the protocol assigns, and `warmup_ids`, which it
-    never does: the shared warm-up trains on them. Split "report" is the fixed public test set; `report_ids`
-    is the part of it that progress is reported on.
+    Split "train" has the sample ids 0..pool_size-1, which the protocol assigns to trainers, and `warmup_ids`, which
+    are used only by the warm-up. Split "report" is the fixed public test set; `report_ids` are its samples on which
+    progress is reported.
     """
 
     pool_size: int
@@ -46,22 +47,22 @@ class Task(Protocol):
 
     @abstractmethod
     def build_model(self, seed: int) -> nn.Module:
-        """A new model. What is learnt must be a float32 parameter: buffers are not part of a state."""
+        """Returns a new model. Everything learnt must be a float32 parameter: buffers are not part of a state."""
 
     @abstractmethod
     def batches(self, split: str, seed: int, sample_ids: Sequence[int], batch: int) -> Iterator[Batch]:
-        """The samples in the order given, `batch` at a time, the last batch may be smaller.
+        """Yields the samples in the order given, `batch` at a time; the last batch may be smaller.
 
-        `seed` decides whatever is random about a sample. Raises ValueError for an unknown split or id.
+        `seed` determines anything random in a sample. Raises ValueError for an unknown split or id.
         """
         ...
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Float32 [B]: each sequence's mean loss, in nats per byte."""
+        """Returns float32 [B]: each sequence's mean loss, in nats per byte."""
 
     def optimizer(self, model: nn.Module, inner: Inner) -> optim.Optimizer:
-        """The inner optimizer at `inner.lr`; the engine sets the rate of each step. By default the recipe's."""
+        """Returns the inner optimizer, by default the recipe's. The engine sets the rate of each step."""
         return inner_optimizer(model, inner)
 
 
@@ -69,22 +70,21 @@ class PrivateData(Protocol):
     """Data that never leaves its trainer, for runs whose recipe says `data = "private"`."""
 
     root: bytes
-    """32 bytes that commit to the data; they go into every manifest."""
+    """32 bytes that commit to the data, in every manifest. Salt the hash: guesses of the data can be tested."""
 
     def batches(self, round: int, steps: int, batch: int) -> Iterator[Batch]:
-        """`steps` batches of `batch` samples. The same round gives the same batches, also after a restart."""
+        """Yields `steps` batches of `batch` samples: the same for the same round, also after a restart."""
         ...
 
 
 class TaskError(EarnestError):
-    """A recipe's task is not installed here, is not a Task, or refuses its options."""
+    """The recipe's task is not installed, is not a Task, or refuses its options."""
 
 
 def load_task(dotted: str, options: Mapping[str, int | float | str | bool]) -> Task:
-    """Instantiate the task that a recipe names.
+    """Returns the task that a recipe names. Raises TaskError.
 
-    Recipes come from strangers: a class that does not subclass Task is refused before it is called.
-    Raises TaskError.
+    Recipes are written by strangers: a class that does not subclass Task is refused before it is called.
     """
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", dotted):
         raise TaskError(
@@ -92,25 +92,25 @@ def load_task(dotted: str, options: Mapping[str, int | float | str | bool]) -> T
         )
     module, name = dotted.split(":")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        loaded = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise TaskError(
             f"task {dotted} cannot be imported: {error}",
             "install the package it is in, or put its folder on PYTHONPATH",
         ) from error
-    if not (isinstance(found, type) and Task in found.__mro__):
+    if not (isinstance(loaded, type) and Task in loaded.__mro__):
         raise TaskError(
             f"{dotted} is not a Task", "name a class that subclasses earnest.training.tasks.task.Task"
         )
     try:
-        return found(**options)
+        return loaded(**options)
     except REFUSALS as error:
-        told = str(error) or type(error).__name__
-        raise TaskError(f"task {dotted} refuses its options: {told}", "correct task_options") from error
+        reason = str(error) or type(error).__name__
+        raise TaskError(f"task {dotted} refuses its options: {reason}", "correct task_options") from error
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process that runs a task: of ours it needs where the tokens are, no password."""
+    """Returns the environment for a process that runs a task: without our variables, except those in FOR_TASKS."""
     return {
         name: value
         for name, value in environment.items()

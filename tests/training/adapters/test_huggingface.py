@@ -122,10 +122,10 @@ def test_loss_is_in_nats_per_byte(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"auto_map": {"AutoModelForCausalLM": "evil/repo--model.Evil"}}, "may not hold 'auto_map'"),
-        ({"_attn_implementation": "stranger/kernel"}, "may not hold '_attn_implementation'"),
-        ({"quantization_config": {"quant_method": "awq"}}, "may not hold 'quantization_config'"),
-        ({"rope_scaling": {"auto_map": 1}}, "may not hold 'auto_map'"),
+        ({"auto_map": {"AutoModelForCausalLM": "evil/repo--model.Evil"}}, "must not contain 'auto_map'"),
+        ({"_attn_implementation": "stranger/kernel"}, "must not contain '_attn_implementation'"),
+        ({"quantization_config": {"quant_method": "awq"}}, "must not contain 'quantization_config'"),
+        ({"rope_scaling": {"auto_map": 1}}, "must not contain 'auto_map'"),
         ({"model_type": "no-such-model"}, "no causal language model"),
         ({"model_type": "clip"}, "no causal language model"),
         ({"model_type": ["llama"]}, "no causal language model"),
@@ -155,7 +155,7 @@ def test_data_without_a_root_is_refused_and_the_root_is_told(options: dict[str, 
 
 @pytest.mark.parametrize("context", [0, 33])
 def test_a_context_that_the_model_does_not_take_is_refused(context: int, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="contexts of 1 to 32"):
+    with pytest.raises(ValueError, match="context must be 1 to 32"):
         CausalLm(LLAMA, **{**options, "context": context})
 
 

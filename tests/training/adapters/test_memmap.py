@@ -62,7 +62,7 @@ def test_other_widths_are_refused(path: Path) -> None:
 
 def test_a_token_beyond_the_vocabulary_is_found_when_proven_and_when_read(path: Path) -> None:
     root = TokenFile(path, "uint16", 500).root()
-    with pytest.raises(ValueError, match="holds the token 499"):
+    with pytest.raises(ValueError, match="contains the token 499"):
         TokenFile(path, "uint16", 499, root)
     windows = Windows(TokenFile(path, "uint16", 10), context=8)
     with pytest.raises(ValueError, match="the vocabulary ends at 9"):

@@ -60,9 +60,9 @@ def two_rounds(
     trainer: LocalTrainer, state: State, ids: Sequence[int] = IDS
 ) -> tuple[LocalRound, TrainerState]:
     """The second round, after a first whose inner optimizer it goes on with."""
-    memory = TrainerState()
-    trainer.train(state, ids, 0, memory)
-    return trainer.train(state, ids, 1, memory), memory
+    trainer_state = TrainerState()
+    trainer.train(state, ids, 0, trainer_state)
+    return trainer.train(state, ids, 1, trainer_state), trainer_state
 
 
 def flat(parameters: Parameters) -> Tensor:
@@ -79,5 +79,5 @@ def same_bits(found: LocalRound, wanted: LocalRound) -> bool:
     return torch.equal(flat(found.pseudo_gradient), flat(wanted.pseudo_gradient))
 
 
-def same_memory(found: TrainerState, wanted: TrainerState) -> bool:
+def same_state(found: TrainerState, wanted: TrainerState) -> bool:
     return found.to_bytes() == wanted.to_bytes()

@@ -9,9 +9,9 @@ from threading import Timer
 import pytest
 
 from earnest.training.diloco.engine import TrainerState, TrainingStopped
-from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes, WorkersFailed
+from earnest.training.parallel import Layout, ParallelTrainer, Rendezvous, WorkerGroup, WorkersFailed
 from earnest.training.parallel.worker import main
-from tests.training.parallel.rounds import ROUNDS, same_bits, same_memory, shakespeare, start, two_rounds
+from tests.training.parallel.rounds import ROUNDS, same_bits, same_state, shakespeare, start, two_rounds
 
 TIMEOUT_S = 8.0
 RECIPE = shakespeare(steps=30)
@@ -21,7 +21,10 @@ MANY = range(30 * 8)
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[ParallelTrainer]:
     with ParallelTrainer(
-        RECIPE, ROUNDS, Layout(stages=2, microbatches=2), Processes(Hosts(here=2), TIMEOUT_S)
+        RECIPE,
+        ROUNDS,
+        Layout(stages=2, microbatches=2),
+        WorkerGroup(Rendezvous(local_processes=2), TIMEOUT_S),
     ) as parallel:
         yield parallel
 
@@ -40,12 +43,12 @@ def test_a_process_killed_in_the_middle_of_a_round_costs_the_round_and_nothing_e
 ) -> None:
     wanted, kept = two_rounds(trainer, start(RECIPE), MANY)
     layouts = [Layout.parse(layout) for layout in ("dp2", "fsdp2")]
-    others = [ParallelTrainer(RECIPE, ROUNDS, layout, trainer.processes) for layout in layouts]
+    others = [ParallelTrainer(RECIPE, ROUNDS, layout, trainer.workers) for layout in layouts]
     before_others = [other.train(start(RECIPE), MANY[:40], 0, TrainerState()) for other in others]
-    victims = trainer.processes.pids
-    memory = TrainerState()
-    trainer.train(start(RECIPE), MANY, 0, memory)
-    before = memory.to_bytes()
+    victims = trainer.workers.pids
+    trainer_state = TrainerState()
+    trainer.train(start(RECIPE), MANY, 0, trainer_state)
+    before = trainer_state.to_bytes()
     Timer(0.2, os.kill, (victims[1], signal.SIGKILL)).start()
     began = time.monotonic()
     with pytest.raises(WorkersFailed, match=r"process 1 ended with code -9") as caught:
@@ -53,19 +56,19 @@ def test_a_process_killed_in_the_middle_of_a_round_costs_the_round_and_nothing_e
             trainer.train(start(RECIPE), MANY, 1, TrainerState.from_bytes(before))
     assert time.monotonic() - began < 60
     assert "next round" in caught.value.fix
-    assert memory.to_bytes() == before
+    assert trainer_state.to_bytes() == before
     assert not any(alive(pid) for pid in victims)
-    again = trainer.train(start(RECIPE), MANY, 1, memory)
+    again = trainer.train(start(RECIPE), MANY, 1, trainer_state)
     assert same_bits(again, wanted)
-    assert same_memory(memory, kept)
-    assert not set(trainer.processes.pids) & set(victims)
+    assert same_state(trainer_state, kept)
+    assert not set(trainer.workers.pids) & set(victims)
     for other, earlier in zip(others, before_others, strict=True):
         assert same_bits(other.train(start(RECIPE), MANY[:40], 0, TrainerState()), earlier)
 
 
-def test_a_process_that_is_stuck_is_noticed_and_ended(trainer: ParallelTrainer) -> None:
+def test_a_hung_process_is_detected_and_ended(trainer: ParallelTrainer) -> None:
     trainer.train(start(RECIPE), MANY[:8], 0, TrainerState())
-    stuck = trainer.processes.pids
+    stuck = trainer.workers.pids
     os.kill(stuck[1], signal.SIGSTOP)
     began = time.monotonic()
     with pytest.raises(WorkersFailed):
@@ -74,10 +77,10 @@ def test_a_process_that_is_stuck_is_noticed_and_ended(trainer: ParallelTrainer) 
     assert not any(alive(pid) for pid in stuck)
 
 
-def test_a_node_that_is_no_longer_wanted_does_not_wait_for_other_hosts() -> None:
-    processes = Processes(Hosts(count=2, here=1, address="127.0.0.1", port=29818), TIMEOUT_S)
+def test_a_stopped_node_does_not_wait_for_other_hosts() -> None:
+    workers = WorkerGroup(Rendezvous(hosts=2, local_processes=1, address="127.0.0.1", port=29818), TIMEOUT_S)
     with pytest.raises(TrainingStopped):
-        processes.ask({"do": "read"}, stop=lambda: True)
+        workers.ask({"do": "train"}, stop=lambda: True)
 
 
 def test_processes_do_not_see_the_nodes_password(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,17 +94,19 @@ def test_processes_do_not_see_the_nodes_password(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("EARNEST_TOKENS", "/data")
     monkeypatch.setattr("earnest.training.parallel.launcher.subprocess.Popen", watched)
     with pytest.raises(OSError, match="not started"):
-        Processes(Hosts(here=1), TIMEOUT_S).ask({"do": "read"})
+        WorkerGroup(Rendezvous(local_processes=1), TIMEOUT_S).ask({"do": "train"})
     assert "PATH" in started[0]
     assert "a good password" not in started[0].values()
     assert started[0]["EARNEST_TOKENS"] == "/data", "they read the same token files"
 
 
-def test_hosts_that_do_not_come_together_are_an_error() -> None:
-    processes = Processes(Hosts(count=2, here=1, address="127.0.0.1", port=29817), TIMEOUT_S, start_s=3.0)
-    with pytest.raises(WorkersFailed, match="did not come together within 3 s"):
-        processes.ask({"do": "read"})
-    assert processes.pids == []
+def test_hosts_that_do_not_connect_are_an_error() -> None:
+    workers = WorkerGroup(
+        Rendezvous(hosts=2, local_processes=1, address="127.0.0.1", port=29817), TIMEOUT_S, start_s=3.0
+    )
+    with pytest.raises(WorkersFailed, match="did not connect within 3 s"):
+        workers.ask({"do": "train"})
+    assert workers.pids == []
 
 
 def test_a_first_process_without_a_node_says_what_it_needs(

@@ -11,7 +11,7 @@ from pathlib import Path
 from earnest.protocol.verdicts import Verdict
 from earnest.training.diloco.engine import LocalRound, LocalTrainer, TrainerState
 from earnest.training.diloco.state import State
-from earnest.training.parallel import Hosts, Layout, ParallelTrainer, Processes
+from earnest.training.parallel import Layout, ParallelTrainer, Rendezvous, WorkerGroup
 from tests.client.world import OPTIONS, make_world, tiny_recipe
 
 T0, V0 = "trainer-0", "validator-0"
@@ -30,11 +30,11 @@ class Unlucky:
         self.parallel.during(stop, late)
         return self
 
-    def train(self, state: State, ids: Sequence[int], round: int, memory: TrainerState) -> LocalRound:
+    def train(self, state: State, ids: Sequence[int], round: int, trainer_state: TrainerState) -> LocalRound:
         if round == 1 and not self.killed:
             self.killed = True
-            os.kill(self.parallel.processes.pids[0], signal.SIGKILL)
-        return self.parallel.train(state, ids, round, memory)
+            os.kill(self.parallel.workers.pids[0], signal.SIGKILL)
+        return self.parallel.train(state, ids, round, trainer_state)
 
 
 RECIPE = tiny_recipe(task_options={**OPTIONS, "layers": 2}, max_payload_bytes=1 << 20)
@@ -53,11 +53,11 @@ def updates(folder: Path, trainer: LocalTrainer | None) -> list[bytes]:
 
 def test_the_node_commits_to_the_bytes_of_a_single_process_and_outlives_its_workers(tmp_path: Path) -> None:
     wanted = updates(tmp_path / "one", None)
-    processes = Processes(Hosts(here=2), timeout_s=20.0)
-    unlucky = Unlucky(ParallelTrainer(RECIPE, ROUNDS, Layout(stages=2), processes, device="cpu"))
+    workers = WorkerGroup(Rendezvous(local_processes=2), timeout_s=20.0)
+    unlucky = Unlucky(ParallelTrainer(RECIPE, ROUNDS, Layout(stages=2), workers, device="cpu"))
     try:
         assert updates(tmp_path / "two", unlucky) == wanted
     finally:
-        processes.close()
+        workers.close()
     assert unlucky.killed
     assert unlucky.bound == 3, "two rounds, one of them tried twice"

@@ -11,9 +11,7 @@ import torch
 
 from earnest.protocol.recipe import Privacy, Recipe
 from earnest.training.diloco.engine import TrainerState, TrainingDiverged, TrainingStopped
-from earnest.training.diloco.outer import outer_step
-from earnest.training.diloco.state import State, to_bytes
-from earnest.training.parallel import Hosts, Layout, LayoutError, ParallelTrainer, Processes
+from earnest.training.parallel import Layout, LayoutError, ParallelTrainer, Rendezvous, WorkerGroup
 from earnest.training.tasks.task import TaskError
 from tests.training.parallel.rounds import (
     IDS,
@@ -22,7 +20,7 @@ from tests.training.parallel.rounds import (
     chain,
     relative,
     same_bits,
-    same_memory,
+    same_state,
     shakespeare,
     start,
     two_rounds,
@@ -33,14 +31,14 @@ ROUNDING = 3e-6
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    found = Processes(Hosts(here=2), timeout_s=20.0)
-    yield found
-    found.close()
+def workers() -> Iterator[WorkerGroup]:
+    group = WorkerGroup(Rendezvous(local_processes=2), timeout_s=20.0)
+    yield group
+    group.close()
 
 
-def trainer(processes: Processes, recipe: Recipe, layout: str) -> ParallelTrainer:
-    return ParallelTrainer(recipe, ROUNDS, Layout.parse(layout), processes)
+def trainer(workers: WorkerGroup, recipe: Recipe, layout: str) -> ParallelTrainer:
+    return ParallelTrainer(recipe, ROUNDS, Layout.parse(layout), workers)
 
 
 # Pipelines
@@ -48,54 +46,54 @@ def trainer(processes: Processes, recipe: Recipe, layout: str) -> ParallelTraine
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_pipeline_that_takes_whole_batches_gives_the_bits_of_one_process(
-    processes: Processes, optimizer: str
+    workers: WorkerGroup, optimizer: str
 ) -> None:
     recipe = shakespeare(optimizer=optimizer)
     wanted, kept = two_rounds(alone(recipe), start(recipe))
-    found, memory = two_rounds(trainer(processes, recipe, "pp2"), start(recipe))
+    found, trainer_state = two_rounds(trainer(workers, recipe, "pp2"), start(recipe))
     assert same_bits(found, wanted)
-    assert same_memory(memory, kept)
+    assert same_state(trainer_state, kept)
     assert (found.losses, found.steps, found.tokens) == (wanted.losses, wanted.steps, wanted.tokens)
 
 
-def test_also_in_bfloat16(processes: Processes) -> None:
+def test_also_in_bfloat16(workers: WorkerGroup) -> None:
     recipe = shakespeare(precision="bf16")
     wanted, _ = two_rounds(alone(recipe), start(recipe))
-    found, _ = two_rounds(trainer(processes, recipe, "pp2"), start(recipe))
+    found, _ = two_rounds(trainer(workers, recipe, "pp2"), start(recipe))
     assert same_bits(found, wanted)
 
 
-def test_microbatches_differ_from_one_process_by_rounding_alone(processes: Processes) -> None:
+def test_microbatches_differ_from_one_process_by_rounding_alone(workers: WorkerGroup) -> None:
     recipe = shakespeare()
     wanted, _ = two_rounds(alone(recipe), start(recipe))
-    found, _ = two_rounds(trainer(processes, recipe, "pp2-mb4"), start(recipe))
+    found, _ = two_rounds(trainer(workers, recipe, "pp2-mb4"), start(recipe))
     assert 0 < relative(found, wanted) < ROUNDING
     assert found.losses == pytest.approx(wanted.losses, abs=1e-6)
 
 
 def test_without_tied_weights_microbatches_have_the_bits_of_gradients_added_up_by_one_process(
-    processes: Processes,
+    workers: WorkerGroup,
 ) -> None:
     recipe = chain()
     ids = IDS[:24]
     wanted, _ = two_rounds(alone(recipe, micro_batch=2), start(recipe), ids)
-    found, _ = two_rounds(trainer(processes, recipe, "pp2-mb4"), start(recipe), ids)
+    found, _ = two_rounds(trainer(workers, recipe, "pp2-mb4"), start(recipe), ids)
     assert same_bits(found, wanted)
 
 
-def test_both_schedules_give_the_same_bits(processes: Processes) -> None:
+def test_both_schedules_give_the_same_bits(workers: WorkerGroup) -> None:
     recipe = shakespeare()
     one, other = (
-        two_rounds(trainer(processes, recipe, layout), start(recipe))[0]
+        two_rounds(trainer(workers, recipe, layout), start(recipe))[0]
         for layout in ("pp2-mb4", "pp2-mb4-gpipe")
     )
     assert same_bits(one, other)
 
 
-def test_tied_weights_that_stages_hold_in_opposite_order_do_not_hang(processes: Processes) -> None:
+def test_tied_weights_that_stages_hold_in_opposite_order_do_not_hang(workers: WorkerGroup) -> None:
     recipe = chain("Tied")
     wanted, _ = two_rounds(alone(recipe), start(recipe))
-    found, _ = two_rounds(trainer(processes, recipe, "pp2-mb2"), start(recipe))
+    found, _ = two_rounds(trainer(workers, recipe, "pp2-mb2"), start(recipe))
     assert relative(found, wanted) < ROUNDING
 
 
@@ -104,78 +102,45 @@ def test_tied_weights_that_stages_hold_in_opposite_order_do_not_hang(processes: 
 
 @pytest.mark.parametrize("layout", ["dp2", "fsdp2"])
 def test_replicas_and_shards_differ_from_one_process_by_rounding_alone(
-    processes: Processes, layout: str
+    workers: WorkerGroup, layout: str
 ) -> None:
     recipe = shakespeare()
     wanted, kept = two_rounds(alone(recipe), start(recipe))
-    found, memory = two_rounds(trainer(processes, recipe, layout), start(recipe))
+    found, trainer_state = two_rounds(trainer(workers, recipe, layout), start(recipe))
     assert relative(found, wanted) < ROUNDING
     assert (found.steps, found.tokens) == (wanted.steps, wanted.tokens)
-    assert memory.inner.keys() == kept.inner.keys()
+    assert trainer_state.inner.keys() == kept.inner.keys()
     assert all(
-        torch.allclose(value, kept.inner[name], rtol=1e-3, atol=1e-6) for name, value in memory.inner.items()
+        torch.allclose(value, kept.inner[name], rtol=1e-3, atol=1e-6)
+        for name, value in trainer_state.inner.items()
     )
 
 
 @pytest.mark.parametrize("layout", ["dp2", "fsdp2", "pp2-mb2"])
 @pytest.mark.parametrize("batch", [1, 3, 7])
 def test_a_batch_that_does_not_divide_is_still_the_mean_over_its_samples(
-    processes: Processes, layout: str, batch: int
+    workers: WorkerGroup, layout: str, batch: int
 ) -> None:
     """Batches of 3 over two replicas are 1 and 2 samples, a batch of 1 leaves a replica without any."""
     recipe = chain("Tied", batch=batch)
     wanted, _ = two_rounds(alone(recipe), start(recipe), IDS[:8])
-    found, _ = two_rounds(trainer(processes, recipe, layout), start(recipe), IDS[:8])
+    found, _ = two_rounds(trainer(workers, recipe, layout), start(recipe), IDS[:8])
     assert relative(found, wanted) < ROUNDING
 
 
-# State and memory
+# Optimizer state
 
 
-@pytest.mark.parametrize("layout", ["pp2", "fsdp2", "dp2"])
-def test_outer_steps_by_stage_are_the_whole_outer_step_bit_for_bit(processes: Processes, layout: str) -> None:
-    recipe = shakespeare()
-    parallel = trainer(processes, recipe, layout)
-    state, memory = start(recipe), TrainerState()
-    for round in range(2):
-        gradient = parallel.train(state, IDS, round, memory).pseudo_gradient
-        parallel.advance(gradient, 0.7, 0.9)
-        state = outer_step(state, gradient, 0.7, 0.9)
-        assert to_bytes(parallel.state()) == to_bytes(state)
-
-
-def test_stages_that_took_the_outer_step_themselves_are_sent_nothing(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = shakespeare()
-    parallel, state = trainer(processes, recipe, "pp2"), start(recipe)
-    gradient = parallel.train(state, IDS, 0, TrainerState()).pseudo_gradient
-    parallel.advance(gradient, 0.7, 0.9)
-    state, sent, ask = outer_step(state, gradient, 0.7, 0.9), [], processes.ask
-
-    def watched(command, tensors=None, *rest):  # type: ignore[no-untyped-def]
-        sent.extend(tensors if command["do"] == "load" else [])
-        return ask(command, tensors, *rest)
-
-    monkeypatch.setattr(processes, "ask", watched)
-    found = parallel.train(state, IDS, 1, TrainerState())
-    assert sent == []
-    other = State(state.parameters | {"norm.weight": state.momentum["norm.weight"]}, state.momentum, 1.0)
-    parallel.train(other, IDS, 1, TrainerState())
-    assert sent == ["norm.weight/parameter", "norm.weight/momentum"]
-    assert same_bits(found, alone(recipe).train(state, IDS, 1, TrainerState()))
-
-
-def test_what_a_layout_leaves_behind_another_goes_on_with(processes: Processes) -> None:
+def test_another_layout_continues_with_the_optimizer_state_of_the_first(workers: WorkerGroup) -> None:
     """Optimizer state is whole and by parameter: it does not know how many processes it came from."""
     recipe = shakespeare()
-    memory, wanted = TrainerState(), two_rounds(alone(recipe), start(recipe))[0]
-    trainer(processes, recipe, "pp2").train(start(recipe), IDS, 0, memory)
-    restored = TrainerState.from_bytes(memory.to_bytes())
+    trainer_state, wanted = TrainerState(), two_rounds(alone(recipe), start(recipe))[0]
+    trainer(workers, recipe, "pp2").train(start(recipe), IDS, 0, trainer_state)
+    restored = TrainerState.from_bytes(trainer_state.to_bytes())
     found = alone(recipe).train(start(recipe), IDS, 1, restored)
     assert same_bits(found, wanted)
-    sharded = trainer(processes, recipe, "fsdp2").train(
-        start(recipe), IDS, 1, TrainerState.from_bytes(memory.to_bytes())
+    sharded = trainer(workers, recipe, "fsdp2").train(
+        start(recipe), IDS, 1, TrainerState.from_bytes(trainer_state.to_bytes())
     )
     assert relative(sharded, wanted) < ROUNDING
 
@@ -184,12 +149,12 @@ def test_what_a_layout_leaves_behind_another_goes_on_with(processes: Processes) 
 
 
 @pytest.mark.parametrize("layout", ["pp2", "dp2"])
-def test_divergence_is_found_by_all_and_ends_nobody(processes: Processes, layout: str) -> None:
+def test_divergence_is_found_by_all_and_ends_nobody(workers: WorkerGroup, layout: str) -> None:
     recipe = shakespeare(lr=1e30, clip=0.0, lr_schedule="constant", lr_warmup_steps=0)
-    pids = processes.pids
+    pids = workers.pids
     with pytest.raises(TrainingDiverged, match="lower the recipe's inner learning rate"):
-        trainer(processes, recipe, layout).train(start(recipe), IDS, 0, TrainerState())
-    assert processes.pids == pids
+        trainer(workers, recipe, layout).train(start(recipe), IDS, 0, TrainerState())
+    assert workers.pids == pids
 
 
 @pytest.mark.parametrize(
@@ -201,17 +166,17 @@ def test_divergence_is_found_by_all_and_ends_nobody(processes: Processes, layout
     ],
 )
 def test_what_a_layout_cannot_do_is_refused(
-    processes: Processes, layout: str, inner: dict, cause: str
+    workers: WorkerGroup, layout: str, inner: dict, cause: str
 ) -> None:
     recipe = shakespeare(**inner)
     with pytest.raises(LayoutError, match=cause):
-        trainer(processes, recipe, layout).train(start(recipe), IDS, 0, TrainerState())
+        trainer(workers, recipe, layout).train(start(recipe), IDS, 0, TrainerState())
 
 
-def test_a_task_that_the_processes_cannot_load_is_named(processes: Processes) -> None:
+def test_a_task_that_the_processes_cannot_load_is_named(workers: WorkerGroup) -> None:
     recipe = replace(shakespeare(), task="no_such_package.tasks:Mine")
     with pytest.raises(TaskError, match="cannot be imported"):
-        trainer(processes, recipe, "pp2").train(start(shakespeare()), IDS, 0, TrainerState())
+        trainer(workers, recipe, "pp2").train(start(shakespeare()), IDS, 0, TrainerState())
 
 
 def test_private_data_stays_in_one_process() -> None:
@@ -220,10 +185,10 @@ def test_private_data_stays_in_one_process() -> None:
         ParallelTrainer(recipe, ROUNDS, Layout(stages=2))
 
 
-def test_a_round_that_is_late_ends_with_the_steps_that_it_has(processes: Processes) -> None:
+def test_a_round_that_is_late_ends_with_the_steps_that_it_has(workers: WorkerGroup) -> None:
     recipe = shakespeare(steps=400)
     many = range(400 * 8)
-    parallel = trainer(processes, recipe, "pp2").during(lambda: False, lambda: True)
+    parallel = trainer(workers, recipe, "pp2").during(lambda: False, lambda: True)
     found = parallel.train(start(recipe), many, 0, TrainerState())
     assert 1 <= found.steps < 400
     assert found.tokens == found.steps * 8 * 16
@@ -233,17 +198,17 @@ def test_a_round_that_is_late_ends_with_the_steps_that_it_has(processes: Process
     assert again.steps == 2
 
 
-def test_a_round_that_is_no_longer_wanted_is_given_up_between_two_steps(processes: Processes) -> None:
+def test_a_round_that_is_no_longer_wanted_is_given_up_between_two_steps(workers: WorkerGroup) -> None:
     recipe, asked = shakespeare(), []
 
     def stop() -> bool:
         asked.append(None)
         return len(asked) == 2
 
-    parallel = ParallelTrainer(recipe, ROUNDS, Layout(stages=2), processes, stop=stop)
-    memory = TrainerState()
+    parallel = ParallelTrainer(recipe, ROUNDS, Layout(stages=2), workers, stop=stop)
+    trainer_state = TrainerState()
     with pytest.raises(TrainingStopped):
-        parallel.train(start(recipe), IDS, 0, memory)
+        parallel.train(start(recipe), IDS, 0, trainer_state)
     assert len(asked) == 2
-    assert memory.inner == {}
-    assert processes.pids == []
+    assert trainer_state.inner == {}
+    assert workers.pids == []
