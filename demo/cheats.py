@@ -19,7 +19,8 @@ from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import EarnestError
 from earnest.client.trainer.attested_rounds import AttestedRounds
 from earnest.client.trainer.enclave_keys import EnclaveKeys
-from earnest.client.trainer.node import Forge, HonestWork
+from earnest.client.trainer.job import HonestWork
+from earnest.client.trainer.node import Forge
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root
 

@@ -34,7 +34,8 @@ from earnest.client.chain.signer import Signer, import_key
 from earnest.client.node.node import Node, NodeParts
 from earnest.client.run.bundle import RunFiles, publish
 from earnest.client.run.follower import Follower
-from earnest.client.trainer.node import HonestWork, TrainerNode
+from earnest.client.trainer.job import HonestWork
+from earnest.client.trainer.node import TrainerNode
 from earnest.demo.adversaries import ATTACKS, Forgery
 from earnest.demo.cheats import CHEATS, Cheat, demo_policy, enclave
 from earnest.deploy.devnet.chain import Devnet

@@ -10,7 +10,7 @@ from earnest.base.amounts import brief
 from earnest.base.errors import StorageError
 from earnest.cli.output import Answer, countdown, table, when
 from earnest.cli.session import Session
-from earnest.client.run.outcome import VOID, WORDS
+from earnest.client.run.outcome import TEXTS, VOID
 from earnest.client.run.phases import Phase, next_phase, open_phases, run_state
 from earnest.client.run.record import RunRecord
 from earnest.client.run.run_file import LEVELS
@@ -168,7 +168,7 @@ def _closed_rounds(record: RunRecord, now: int) -> list[int]:
 def _verdict_text(verdict: str) -> str:
     """Returns the text for people of a verdict of `round_document`."""
     member = Verdict.__members__.get(verdict.replace(" ", "_").upper())
-    return verdict if member is None else WORDS[member]
+    return verdict if member is None else TEXTS[member]
 
 
 def _verdict(verdict: int | None, revealed: bool) -> str:

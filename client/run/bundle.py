@@ -1,7 +1,7 @@
-"""What a run's URI points at: recipe, who is admitted, attestation policy, initial state (Protocol sections 3, 11).
+"""The bundle under a run's URI: recipe, admission list, attestation policy, initial state (Protocol sections 3, 11).
 
-The URI is `<base>/<root>`: the bundle is an object like any other, so nobody can serve two versions of it, and its
-parts must match what the contract fixed.
+The URI is `<base>/<root>`: the bundle is an object under its root, so nobody can serve two versions of it; its parts must
+match the hashes in the run's parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eth_utils.address import to_checksum_address
 
 from earnest.attestation.policy_file import PolicyFile, PolicyFileError
 from earnest.base.errors import EarnestError
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import read_json
 from earnest.client.storage.fetch import fetch
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.merkle import admission_root
@@ -35,7 +35,7 @@ MAX_BUNDLE_BYTES = 1 << 20
 
 
 class BundleError(EarnestError):
-    """The files of a run are not the ones that its contract names."""
+    """The files of a run are not the ones that its parameters name."""
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -58,7 +58,7 @@ class Bundle:
     attestation: PolicyFile | None = None
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON."""
+        """Returns the canonical JSON."""
         document = _Document(
             recipe=self.recipe.to_json().decode(),
             admission=[(account, int(role)) for account, role in self.admission],
@@ -71,8 +71,7 @@ class Bundle:
     def from_bytes(data: bytes) -> Bundle:
         """Raises BundleError for anything that is not a bundle."""
         try:
-            check_depth(data)
-            document = msgspec.json.decode(data, type=_Document)
+            document = msgspec.convert(read_json(data), _Document)
             policy = document.attestation
             return Bundle(
                 Recipe.from_json(document.recipe.encode()),
@@ -98,7 +97,7 @@ class Bundle:
             if ours != fixed:
                 raise BundleError(
                     f"the {name} under the run's URI has hash {ours.hex()}, the run fixed {fixed.hex()}",
-                    "do not work for this run until its sponsor serves the files it committed to",
+                    "do not work for this run until its sponsor serves the files that it committed to",
                 )
         try:
             self.recipe.sample_pool().check(params.trainer_limit)
@@ -110,7 +109,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A run's files, fetched and checked, ready to work with."""
+    """A run's files, fetched, checked and loaded."""
 
     bundle: Bundle
     task: Task
@@ -124,15 +123,15 @@ def publish(
     initial: State,
     attestation: PolicyFile | None = None,
 ) -> bytes:
-    """Puts the bundle and the initial state into `store`; returns the bundle's root, the URI's last part."""
+    """Stores the bundle and the initial state; returns the bundle's root, which is the URI's last part."""
     root = store.put(to_bytes(initial))
     return store.put(Bundle(recipe, admission, root, attestation).to_bytes())
 
 
 def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:
-    """Fetches the run's files, checks them against the contract's parameters, keeps copies in `store`.
+    """Fetches the run's files, checks them against the run's parameters, stores copies in `store`.
 
-    Raises BundleError when they are not the run's, StorageError when they are not to be had.
+    Raises BundleError when they are not the run's, StorageError when they are not available.
     """
     bundle = load_bundle(uri, params, store)
     task = load_task(bundle.recipe.task, bundle.recipe.task_options)
@@ -152,7 +151,7 @@ def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:
 
 
 def load_bundle(uri: str, params: RunParams, store: ObjectStore) -> Bundle:
-    """The bundle alone, without building the task or fetching the state; checks and errors as of `load`."""
+    """Fetches the bundle alone, without building the task or fetching the state; checks and errors as in `load`."""
     base, root = _parts(uri)
     bundle = Bundle.from_bytes(_obtain(root, base, MAX_BUNDLE_BYTES, store))
     bundle.check(params)
@@ -160,12 +159,12 @@ def load_bundle(uri: str, params: RunParams, store: ObjectStore) -> Bundle:
 
 
 def bundle_root(uri: str) -> bytes:
-    """The bundle's root, which a run's URI ends in. Raises BundleError."""
+    """Returns the bundle's root, the last part of a run's URI. Raises BundleError."""
     return _parts(uri)[1]
 
 
 def _parts(uri: str) -> tuple[str, bytes]:
-    """The URI's base and the root that it ends in."""
+    """Returns the URI's base and the root that it ends in."""
     base, _, name = uri.rstrip("/").rpartition("/")
     try:
         return base, _root(name)
@@ -186,5 +185,5 @@ def _address(account: str) -> str:
 
 
 def _obtain(root: bytes, base: str, limit: int, store: ObjectStore) -> bytes:
-    """From the store or else from the run's URI, which also heals a damaged copy in the store."""
+    """Returns an object from the store or else from the run's URI, which also repairs a damaged copy in the store."""
     return fetch(root, None, [base], limit, store)

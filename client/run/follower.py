@@ -1,7 +1,7 @@
-"""A node's own copy of a run: the record from the chain, the samples and the states that follow from it.
+"""A node's own copy of a run: the record from the chain, and the samples and states derived from it.
 
 Everything here is recomputed from the public record and the published payloads (Protocol sections 6, 8 and 10), so two
-nodes that have seen the same blocks hold the same states, bit for bit.
+nodes that have read the same blocks have bit-identical states.
 """
 
 from __future__ import annotations
@@ -38,25 +38,24 @@ from earnest.training.diloco.tensorfile import PayloadError
 log = structlog.get_logger()
 
 UPDATES_KEPT = 9
-"""Rounds whose decoded updates stay in memory: this one, and the 8 that it is compared with."""
+"""Rounds whose decoded updates stay in memory: the current one, and the 8 that it is compared with."""
 
 SLOWEST_FETCH_S = 10.0
-"""Seconds for one source to deliver a payload: nobody's server may cost a validator its window."""
+"""Seconds for one source to deliver a payload, so that a slow server cannot cost a validator its window."""
 
 FETCHERS = 32
-"""Payloads that are fetched at the same time."""
+"""Payloads that are fetched concurrently."""
 
 
 Obtain = Callable[[int, int], bytes]
-"""One object of a seat in a round: `Follower.payload` or `Follower.evidence`."""
+"""Returns one object of a seat in a round: `Follower.payload` or `Follower.evidence`."""
 
 
 class Follower:
-    """Follows one run. `advance` to a block first; every answer then speaks of that block.
+    """Follows one run. `advance` to a block first; every answer is then about that block.
 
-    `store` is the node's public object store: states and payloads that it has seen are kept and served from there.
-    `locate` turns a registered URI into the one to ask, where names are not the network's. `policy` is the attestation
-    policy of a run that has one.
+    `store` is the node's public object store, from which payloads and states are served to others. `locate` maps a
+    registered URI to the one to fetch from. `policy` is the attestation policy of a run that has one.
     """
 
     def __init__(
@@ -87,14 +86,14 @@ class Follower:
         self._updates: dict[tuple[int, int], Update] = {}
         self.at: BlockRef | None = None
         self.forks = 0
-        """How often what was read had to be forgotten: whatever a node derived before is void too."""
+        """Number of reorganisations so far; after each, everything that a node derived before is invalid."""
 
     @property
     def schedule(self) -> Schedule:
         return self.record.params.schedule()
 
     def advance(self, head: BlockRef) -> None:
-        """Reads everything up to `head`. What was derived from blocks that are no longer there is derived anew."""
+        """Reads every event up to `head`; after a reorganisation, everything is derived again."""
         try:
             self.record.apply(self._scanner.poll(head))
         except ReorgDetected as reorg:
@@ -111,34 +110,34 @@ class Follower:
         self._lineage = self._lineage[:1]
         self._samples, self._pool = [], self.recipe.sample_pool()
 
-    # Where objects are
+    # Objects
 
     def sources(self, round: int, seat: int) -> list[str]:
-        """Base URLs to ask for a payload: that of the seat's owner in `round` first, then every validator's mirror."""
+        """Returns the base URLs of a payload: that of the seat's owner in `round`, then every validator's mirror."""
         record = self.record.seats[Role.TRAINER].get(seat)
         own = record.uris.at(round) if record else None
         return [self._locate(own), *self.mirrors()] if own else self.mirrors()
 
     def mirrors(self) -> list[str]:
-        """Every validator's base URL."""
+        """Returns every validator's base URL."""
         seats = sorted(self.record.seats[Role.VALIDATOR].items())
         return [self._locate(record.uri) for _, record in seats if record.uri]
 
     def mirror_of(self, validator: int) -> str | None:
-        """The base URL of one validator seat, None if it named none."""
+        """Returns the base URL of one validator seat, None if it registered none."""
         seat = self.record.seats[Role.VALIDATOR].get(validator)
         return self._locate(seat.uri) if seat is not None and seat.uri else None
 
     def payload(self, round: int, seat: int) -> bytes:
-        """The payload that the seat revealed, verified, from this node's store or any mirror; kept from then on.
+        """Returns the verified payload that the seat revealed, from this node's store or any mirror, and stores it.
 
-        Raises Unavailable (client.storage.fetch), StorageError or OSError when the store cannot be read.
+        Raises Unavailable when no source has it, StorageError or OSError when the store cannot be read.
         """
         root, limit = self.record.round(round).manifests[seat].update, self.recipe.max_payload_bytes
         return self._fetched(root, self.sources(round, seat), limit)
 
     def evidence(self, round: int, seat: int) -> bytes:
-        """What the enclave key that signed the seat's manifest rests on, verified against the root on the record.
+        """Returns the evidence file of the enclave key that signed the seat's manifest, verified against its root.
 
         Raises KeyError where the reveal was not attested, Unavailable, StorageError or OSError as `payload` does.
         """
@@ -150,16 +149,16 @@ class Follower:
             return self._store.get(root, limit)
         except (Unavailable, WrongContent):
             content = fetch(root, None, sources, limit, timeout_s=SLOWEST_FETCH_S)
-        self._kept(content)
+        self._publish(content, root)
         return content
 
-    def _kept(self, content: bytes) -> bytes:
-        """Puts an object where others can fetch it; returns its root. A full disk costs only them."""
+    def _publish(self, content: bytes, root: bytes | None = None) -> bytes:
+        """Stores an object for others to fetch and returns its root; a full disk is logged only."""
         try:
-            return self._store.put(content)
+            return self._store.put(content, root)
         except (StorageError, OSError) as error:
-            log.error("object not kept", cause=str(error))
-            return content_root(content)
+            log.error("object not stored", cause=str(error))
+            return root or content_root(content)
 
     def updates(self, round: int) -> dict[int, Update | PayloadError | StorageError | OSError]:
         """Returns the decoded update, or the error, of every revealed seat. Fetches concurrently, decodes once."""
@@ -180,28 +179,32 @@ class Follower:
         return self._updates[round, seat] if payload is None or isinstance(payload, bytes) else payload
 
     def evidences(self, round: int) -> dict[int, bytes | StorageError | OSError]:
-        """By seat whose reveal was attested its evidence, or why it is not to be had."""
+        """Returns the evidence file, or the error, for every seat whose reveal was attested."""
         return self._obtain(self.evidence, round, sorted(self.record.round(round).attested))
 
     def mirror(self, round: int) -> None:
-        """Fetches what has been revealed so far and is not kept yet, so that it is served from here too."""
-        seen = self.record.round(round)
+        """Fetches the revealed objects that are not stored yet, so that this node serves them too."""
+        recorded = self.record.round(round)
         kinds: tuple[tuple[str, Obtain, dict[int, bytes]], ...] = (
-            ("payload", self.payload, {seat: one.update for seat, one in seen.manifests.items()}),
-            ("evidence", self.evidence, {seat: one.evidence_root for seat, one in seen.attested.items()}),
+            (
+                "payload",
+                self.payload,
+                {seat: manifest.update for seat, manifest in recorded.manifests.items()},
+            ),
+            ("evidence", self.evidence, {seat: key.evidence_root for seat, key in recorded.attested.items()}),
         )
         for kind, obtain, roots in kinds:
             missing = [seat for seat in sorted(roots) if not self._has(roots[seat])]
-            for seat, found in self._obtain(obtain, round, missing).items():
-                if not isinstance(found, bytes):
-                    log.warning(f"{kind} not mirrored", round=round, seat=seat, cause=str(found))
+            for seat, content in self._obtain(obtain, round, missing).items():
+                if not isinstance(content, bytes):
+                    log.warning(f"{kind} not mirrored", round=round, seat=seat, cause=str(content))
 
     def _obtain(
-        self, one: Obtain, round: int, seats: Sequence[int]
+        self, read: Obtain, round: int, seats: Sequence[int]
     ) -> dict[int, bytes | StorageError | OSError]:
         def obtain(seat: int) -> bytes | StorageError | OSError:
             try:
-                return one(round, seat)
+                return read(round, seat)
             except (StorageError, OSError) as error:
                 return error
 
@@ -215,7 +218,7 @@ class Follower:
             return False
 
     def update(self, round: int, seat: int) -> Update:
-        """The decoded update of a seat; raises what `payload` raises, or PayloadError."""
+        """Returns the decoded update of a seat. Raises what `payload` raises, or PayloadError."""
         if (round, seat) not in self._updates:
             self._updates[round, seat] = self.codec.decode(self.payload(round, seat))
         return self._updates[round, seat]
@@ -223,9 +226,9 @@ class Follower:
     # Samples
 
     def samples(self, round: int) -> RoundSamples | None:
-        """Who trains on what in `round`; None before it opens or while an earlier round's seed is still to come.
+        """Returns the sample assignment of `round`; None before it opens, or while an earlier round's seed is pending.
 
-        Protocol section 6: the seats that work in a round are known once it is open.
+        Protocol section 6: the active seats of a round are known once it is open.
         """
         if self.at is None or self.at.time < self.schedule.opens(round):
             return None
@@ -250,13 +253,13 @@ class Follower:
     # States
 
     def closed(self, round: int) -> bool:
-        """Whether the round's reports are all revealed, so that its outcome is decided."""
+        """Returns whether the round's report-reveal window is over, so that its outcome is decided."""
         return self.at is not None and self.at.time >= self.schedule.report_reveal(round).end
 
     def state_after(self, round: int) -> RootedState | None:
-        """The state after `round` (-1: the initial state); None while it cannot be computed yet.
+        """Returns the state after `round` (-1: the initial state); None while it cannot be computed yet.
 
-        Raises Unavailable when an accepted payload is to be had from nobody.
+        Raises Unavailable when no source has an accepted payload.
         """
         if round in self._states:
             return self._states[round]
@@ -266,12 +269,12 @@ class Follower:
         while known < round:
             known += 1
             self._states[known] = self._step(known, self._states[known - 1])
-            self._write_down(known)
+            self._save_root(known)
             self._forget(known)
         return self._states[round]
 
     def _restore(self, round: int) -> int:
-        """The last round up to `round` whose state is at hand, in memory or from before a restart."""
+        """Returns the last round up to `round` whose state is in memory or was stored before a restart."""
         known = max(r for r in self._states if r <= round)
         for earlier in range(round, known, -1):
             root = self._journal.get(self._state_key(earlier))
@@ -285,17 +288,17 @@ class Follower:
             return earlier
         return known
 
-    def _write_down(self, round: int) -> None:
+    def _save_root(self, round: int) -> None:
         try:
             self._journal.put(self._state_key(round), self._states[round].root)
         except StorageError as error:
-            log.error("state not remembered", round=round, cause=error.cause)
+            log.error("state root not saved", round=round, cause=error.cause)
 
     def _state_key(self, round: int) -> str:
         return f"{self.record.run}/state/{self._lineage_of(round).hex()}"
 
     def _lineage_of(self, round: int) -> bytes:
-        """A digest of all that the state after `round` follows from: other blocks, another digest."""
+        """Returns a digest of all inputs of the state after `round`; a fork gives another digest."""
         while len(self._lineage) <= round + 1:
             number = len(self._lineage) - 1
             counted = self._counted(number)
@@ -307,15 +310,15 @@ class Follower:
         return self._lineage[round + 1]
 
     def _counted(self, round: int) -> dict[int, int]:
-        """By seat, ascending, the weights above 0 of a closed round; none where it is void."""
+        """Returns the weights above 0 of a decided round by seat, ascending; none where the round is void."""
         return {seat: weight for seat, weight in enumerate(self.record.settled(round).consensus) if weight}
 
     def newest(self, round: int) -> RootedState | None:
-        """The state that this round's aggregate is added to."""
+        """Returns the state that this round's aggregate is added to."""
         return self.state_after(round - 1)
 
     def base(self, round: int) -> RootedState | None:
-        """The state that this round's training starts from."""
+        """Returns the state that this round's training starts from."""
         return self.state_after(self.schedule.base_round(round))
 
     def _step(self, round: int, before: RootedState) -> RootedState:
@@ -325,7 +328,7 @@ class Follower:
         try:
             updates = {seat: self.update(round, seat) for seat in counted}
         except (Unavailable, WrongContent, PayloadError) as error:
-            log.warning("round cannot be replayed", round=round, cause=str(error))
+            log.warning("state cannot be computed", round=round, cause=str(error))
             return self._download(round)
         outer = self.recipe.outer
         gradient = aggregate(
@@ -337,16 +340,16 @@ class Follower:
         stepped = outer_step(before.state, gradient, outer.lr, outer.momentum)
         norms = [(updates[seat].norm, weight) for seat, weight in counted.items()]
         state = replace(stepped, clip_norm=clip_norm(norms, self.recipe.scoring.clip_norm))
-        root = self._kept(to_bytes(state))
+        root = self._publish(to_bytes(state))
         log.info("state", round=round, root=root.hex(), counted=len(counted))
         return RootedState(state, root)
 
     def _download(self, round: int) -> RootedState:
-        """The state after `round` as a later round's majority reported it, for payloads that are gone."""
+        """Returns the state after `round` that a later round's majority reported, where payloads are unavailable."""
         root = self._agreed_root(round)
         if root is None:
             raise Unavailable(
-                f"an accepted update of round {round} is served by nobody, and no later report names its state",
+                f"no source has an accepted update of round {round}, and no later report names its state",
                 "wait for the next round's reports, or add a mirror that has the payload",
             )
         data = self._fetched(root, self.mirrors(), state_bytes(self.codec.spec))
@@ -354,12 +357,12 @@ class Follower:
             return RootedState.read(data, self.codec.spec, root)
         except StateError as error:
             raise Unavailable(
-                f"what the reports name as the state after round {round} is none: {error}",
+                f"the object that the reports name as the state after round {round} is not a state: {error}",
                 "tell the run's sponsor: more than half of its validators' stake reported this",
             ) from error
 
     def _agreed_root(self, round: int) -> bytes | None:
-        """What the next reports that counted say the state after `round` is; void rounds in between change nothing."""
+        """Returns the root of the state after `round` by the next round that is not void (void rounds change none)."""
         for later in range(round + 1, self.record.planned_rounds + 1):
             if not self.closed(later):
                 return None

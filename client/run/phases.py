@@ -1,4 +1,4 @@
-"""What a run is doing at a moment: which windows are open, how long they last, what comes next."""
+"""The windows of a run at a point in time: which are open, how long they last, which opens next."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Phase:
     window: Window
 
     def left(self, now: int) -> int:
-        """Seconds until it opens or, once it has, until it closes; never negative."""
+        """Returns the seconds until it opens or, once open, until it closes; never negative."""
         edge = self.window.start if now < self.window.start else self.window.end
         return max(0, edge - now)
 
 
 def round_phases(schedule: Schedule, rounds: int, round: int) -> list[Phase]:
-    """A round's windows in order. The one after the last of `rounds` only reports, and nobody is penalised in it."""
+    """Returns a round's windows in order. The report-only round after the last one has no contest window."""
     windows = {
         "commit": schedule.commit(round),
         "reveal": schedule.reveal(round),
@@ -39,7 +39,7 @@ def round_phases(schedule: Schedule, rounds: int, round: int) -> list[Phase]:
 
 
 def open_phases(schedule: Schedule, rounds: int, now: int) -> list[Phase]:
-    """Every window open at `now`, of the oldest round first."""
+    """Returns every window open at `now`, of the oldest round first."""
     newest = min(schedule.round_at(now), rounds)
     longest = schedule.contest(0).end - schedule.opens(0)
     oldest = max(0, newest - longest // schedule.period - 1)
@@ -48,7 +48,7 @@ def open_phases(schedule: Schedule, rounds: int, now: int) -> list[Phase]:
 
 
 def next_phase(schedule: Schedule, rounds: int, now: int) -> Phase | None:
-    """The window that opens next; None when the last one has."""
+    """Returns the window that opens next; None after the last."""
     current = min(schedule.round_at(now), rounds)
     upcoming = [
         phase
@@ -60,7 +60,7 @@ def next_phase(schedule: Schedule, rounds: int, now: int) -> Phase | None:
 
 
 def run_state(schedule: Schedule, rounds: int, now: int) -> str:
-    """`waiting` for round 0, `running`, or `over`: the report-only round is settled or can no longer be."""
+    """Returns `waiting` (for round 0), `running`, or `over` (the settle window of the report-only round has ended)."""
     if now < schedule.start:
         return "waiting"
     return "over" if now >= schedule.settle(rounds).end else "running"

@@ -1,4 +1,4 @@
-"""What a sponsor writes to open a run: a TOML file with the run's terms and its recipe, made into parameters."""
+"""The run file that a sponsor writes: a TOML file with a run's terms and recipe, converted into its parameters."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from earnest.protocol.run import ZERO_HASH, Level, Role, RunParams
 FINALITY_FACTOR = 2
 MAX_RUN_FILE_BYTES = 1 << 20
 SETUP_BLOCKS = 5
-"""Blocks that opening a run may take: four transactions, one after the other."""
+"""Blocks that opening a run may take: four transactions in sequence."""
 
 PAID_SHARE = 0.4
-"""Of P: what honest trainers of about equal work are paid, since the weight of an average update is about 0.4."""
+"""Share of the trainer pool P that honest trainers are paid: an average update has a weight of about 0.4."""
 
 
 class RunFileError(EarnestError):
-    """A run file that is not one, or terms that no run can have."""
+    """An invalid run file, or terms that no run can have."""
 
 
 Tokens = str | int
-"""An amount of the token; a fraction is written as text, since TOML's own would be rounded."""
+"""An amount of the token; a fraction is written as text, since a TOML float would be rounded."""
 
 
 Verification = Literal["incentive", "attested", "optional"]
 LEVELS = {"incentive": Level.INCENTIVE, "attested": Level.ATTESTED, "optional": Level.OPTIONAL}
-"""What the file calls the levels: attestations not taken, required, or taken and shown."""
+"""Levels by their name in the file: attestations are refused, required, or optional."""
 
 
 class _PerRole(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -79,7 +79,7 @@ _Penalties: Any = msgspec.defstruct(
 
 
 class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The file's tables, read but not yet judged. Amounts are tokens, times seconds."""
+    """The file's tables, parsed but not validated. Amounts are in tokens, times in seconds."""
 
     rounds: int
     start_in_s: int
@@ -93,7 +93,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     penalties: _Penalties = _Penalties()
     verification: Verification = "incentive"
     attestation_policy: str | None = None
-    """Path of a policy file, from where the run file is."""
+    """Path of a policy file, relative to the run file."""
 
     @staticmethod
     def read(path: Path) -> RunFile:
@@ -107,9 +107,9 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 )
             check_depth(content)
             _check_level(content)
-            found = msgspec.toml.decode(content, type=RunFile)
-            policy = found.attestation_policy
-            return found.changed(
+            parsed = msgspec.toml.decode(content, type=RunFile)
+            policy = parsed.attestation_policy
+            return parsed.changed(
                 {"attestation_policy": None if policy is None else str(path.parent / policy)}
             )
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -122,42 +122,38 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             ) from error
 
     def changed(self, given: Mapping[str, Any]) -> RunFile:
-        """The file with what flags say in place of its own; None was not given."""
+        """Returns the file with the values of flags in place of its own; a flag that is None was not given."""
         return msgspec.structs.replace(self, **{k: v for k, v in given.items() if v is not None})
 
     def admitted(self) -> tuple[tuple[str, Role], ...]:
-        """Everyone on the list, checksummed, trainers first. Raises AddressError, or RunFileError for one twice."""
+        """Returns the checksummed admission list, trainers first. Raises AddressError, or RunFileError for a duplicate."""
         listed = [(a, Role.TRAINER) for a in self.admission.trainers]
         listed += [(a, Role.VALIDATOR) for a in self.admission.validators]
-        found = tuple((checked_address(account), role) for account, role in listed)
-        accounts = [account for account, _ in found]
+        admitted = tuple((checked_address(account), role) for account, role in listed)
+        accounts = [account for account, _ in admitted]
         if twice := next((account for account in accounts if accounts.count(account) > 1), None):
             raise RunFileError(
                 f"{twice} is on the admission list twice", "an account has one seat in a run, so list it once"
             )
-        if Role.VALIDATOR not in {role for _, role in found}:
+        if Role.VALIDATOR not in {role for _, role in admitted}:
             raise RunFileError("the run admits no validator", "list at least one under [admission]")
-        return found
+        return admitted
 
     def read_policy(self) -> PolicyFile | None:
-        """The attestation policy, None where the run takes none. Raises RunFileError or PolicyFileError."""
+        """Returns the attestation policy, None where the run has none. Raises RunFileError or PolicyFileError."""
         if (self.verification == "incentive") != (self.attestation_policy is None):
-            told = (
-                "names no attestation_policy"
-                if self.attestation_policy is None
-                else "names an attestation_policy"
-            )
+            names = "no" if self.attestation_policy is None else "an"
             raise RunFileError(
-                f'the run file {told}, its verification is "{self.verification}"',
+                f'the run file names {names} attestation_policy, its verification is "{self.verification}"',
                 'with verification = "attested" or "optional" give the path of a policy file, else none',
             )
         return None if self.attestation_policy is None else PolicyFile.read(Path(self.attestation_policy))
 
     def make_recipe(self) -> Recipe:
-        """The recipe, with the defaults of `earnest.protocol.recipe` for what the file leaves out.
+        """Returns the recipe, with the defaults of `earnest.protocol.recipe` for missing keys.
 
         `pool_size` and `max_payload_bytes` come from task and codec unless given. Raises RunFileError, or TaskError
-        for a task that is not to be had here.
+        for a task that is not installed.
         """
         from earnest.training.codecs import make_codec
         from earnest.training.diloco.state import Spec, read_parameters
@@ -200,7 +196,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         decimals: int,
         policy: PolicyFile | None = None,
     ) -> RunParams:
-        """The contract's parameters for a run created at block time `now`; `policy` as read. Raises AmountError."""
+        """Returns the parameters of a run created at block time `now`; `policy` as read. Raises AmountError."""
 
         def wei(amount: Tokens) -> int:
             return parse_amount(str(amount), decimals)
@@ -232,50 +228,52 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def check_params(params: RunParams, now: int, block_time_s: float, finality_s: float) -> None:
-    """Raises RunFileError for terms that the contract, or this network's finality, does not allow."""
+    """Raises RunFileError for terms that the contract or this network's finality rules out."""
     problems = params.problems()
     schedule = params.schedule()
     if params.exit_delay < (delay := schedule.least_exit_delay + EXIT_MARGIN_S):
-        problems.append(f"exit_delay_s is {params.exit_delay}, these windows ask for {delay}")
+        problems.append(f"exit_delay_s is {params.exit_delay}, these windows need at least {delay}")
     earliest = schedule.period + SETUP_BLOCKS * ceil(block_time_s)
     if params.start < now + earliest:
-        problems.append(f"start_in_s is {params.start - now}, the time to join asks for {earliest}")
+        problems.append(f"start_in_s is {params.start - now}, joining needs at least {earliest}")
     least = FINALITY_FACTOR * finality_s
     for name in ("reveal_s", "report_commit_s", "report_reveal_s"):
         if getattr(params, name) < least:
-            problems.append(f"{name} is {getattr(params, name)}, this network's finality asks for {least:g}")
+            problems.append(
+                f"{name} is {getattr(params, name)}, this network's finality needs at least {least:g}"
+            )
     if problems:
         raise RunFileError(
             f"no run can have these terms: {'; '.join(problems)}",
-            "correct the run file; docs/reverts.md says what each term asks for",
+            "correct the run file; docs/reverts.md lists the limit of each term",
         )
 
 
 def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None) -> list[str]:
-    """What a sponsor should know before paying, in plain sentences."""
-    found = [
+    """Returns what a sponsor should know before paying, as sentences."""
+    sentences = [
         f"The trainer pool is a ceiling: honest trainers are paid about {PAID_SHARE:.0%} of it, the rest comes back."
     ]
     seats = params.trainer_limit * recipe.samples_per_seat
     fresh = (recipe.pool_size - recipe.scoring.held_out) // seats
     if fresh < params.rounds:
-        found.append(
+        sentences.append(
             f"With every seat taken the pool lasts {fresh} rounds; after that samples repeat, also those that judge."
         )
     if policy is not None:
-        found.append(f"Keys are taken from machines under this root: {policy.root_name}.")
-    return found
+        sentences.append(f"Keys are taken from machines under this root: {policy.root_name}.")
+    return sentences
 
 
 def _check_level(content: bytes) -> None:
-    """Raises ValueError for a level that there is not, with those that there are."""
+    """Raises ValueError for an unknown level, naming the known ones."""
     level = msgspec.toml.decode(content, type=dict[str, Any]).get("verification", "incentive")
     if not isinstance(level, str) or level not in LEVELS:
         raise ValueError(f"verification = {level!r}; choose one of {', '.join(map(repr, LEVELS))}")
 
 
 def _merged(base: dict[str, Any], changes: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """`base` with the changes laid over it, table by table. Raises RecipeError for keys that it does not have."""
+    """Returns `base` with the changes applied, table by table. Raises RecipeError for unknown keys."""
     merged = dict(base)
     for key, value in changes.items():
         if key not in base:

@@ -55,7 +55,7 @@ def fetch(
             reasons[source] = str(refusal)
             continue
         if store is not None:
-            store.put(content)
+            store.put(content, root)
         return content
     why = "; ".join(f"{source}: {reason}" for source, reason in reasons.items()) or "no source is known"
     raise Unavailable(

@@ -1,8 +1,7 @@
 """Content-addressed objects: a file's name is the hex of its content's Merkle root (Protocol section 5).
 
-An `ObjectStore` stands over any obstore backend: a local folder, memory, a read-only HTTP server, a bucket.
-What it returns has been hashed on the way out, so a damaged disk or a lying bucket is found at the first
-read.
+An `ObjectStore` wraps any obstore backend: a local folder, memory, a read-only HTTP server, a bucket. Every object that
+it returns has been hashed after reading, so a damaged disk or a wrong bucket is detected at the first read.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ROOT_BYTES = 32
 
 
 def object_name(root: bytes) -> str:
-    """The name of the object with this root: 64 lower-case hex digits, no prefix."""
+    """Returns the name of the object with this root: 64 lower-case hex digits, no prefix."""
     if len(root) != ROOT_BYTES:
         raise ValueError(f"a root has {ROOT_BYTES} bytes, not {len(root)}")
     return root.hex()
@@ -53,9 +52,12 @@ class ObjectStore:
         else:
             self._backend = from_url(place)
 
-    def put(self, content: bytes) -> bytes:
-        """Store `content` and return its root; in a folder it is on disk then. Putting again heals damage."""
-        root = content_root(content)
+    def put(self, content: bytes, root: bytes | None = None) -> bytes:
+        """Stores `content` and returns its root; in a folder it is then on disk. Repairs a damaged copy.
+
+        `root` is the root of `content` where it has been verified already.
+        """
+        root = root or content_root(content)
         if self.folder is None:
             self._upload(root, content)
             return root
@@ -65,7 +67,7 @@ class ObjectStore:
         return root
 
     def has(self, root: bytes) -> bool:
-        """Whether an object of that name is there; only `get` tells whether it is whole."""
+        """Returns whether an object of that name exists; only `get` verifies its content."""
         try:
             obstore.head(self._backend, object_name(root))
         except FileNotFoundError:
@@ -75,19 +77,19 @@ class ObjectStore:
         return True
 
     def get(self, root: bytes, max_bytes: int) -> bytes:
-        """The object's content, verified.
+        """Returns the object's verified content.
 
-        Raises Unavailable (not here), WrongContent (damaged, or more than `max_bytes`, which is found
-        before it is read), StorageError (the backend failed).
+        Raises Unavailable (not here), WrongContent (damaged, or more than `max_bytes`, checked before reading),
+        StorageError (the backend failed).
         """
-        found = self._open(root)
-        if (size := found.meta["size"]) > max_bytes:
+        result = self._open(root)
+        if (size := result.meta["size"]) > max_bytes:
             raise WrongContent(
                 f"object {object_name(root)} has {size} bytes, more than the {max_bytes} allowed",
-                "ask for an object of the expected kind, or raise the limit",
+                "request an object of the expected kind, or raise the limit",
             )
         try:
-            content = bytes(found.bytes())
+            content = bytes(result.bytes())
         except BaseError as error:
             raise _unreachable(error) from error
         if content_root(content) != root:
@@ -95,7 +97,7 @@ class ObjectStore:
         return content
 
     def discard(self, root: bytes) -> None:
-        """Removes the object, if it is there. Raises StorageError where the backend does not."""
+        """Removes the object if it exists. Raises StorageError if the backend fails."""
         try:
             obstore.delete(self._backend, object_name(root))
         except FileNotFoundError:
@@ -104,7 +106,7 @@ class ObjectStore:
             raise _unreachable(error) from error
 
     def path_of(self, root: bytes) -> Path:
-        """Where the object lies, or would lie, in a folder. Raises StorageError for any other backend."""
+        """Returns the object's path in a folder, existing or not. Raises StorageError for any other backend."""
         if self.folder is None:
             raise StorageError("this object store is not a folder", "use a store that was made from a path")
         return self.folder / object_name(root)

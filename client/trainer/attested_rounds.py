@@ -1,13 +1,13 @@
-"""A trainer node's attestations: a key that stays registered, a signature before each commit, what was refused.
+"""A trainer node's attestations: keeping a key registered, signing before each commit, recording failures.
 
-Whatever fails here, the node goes on: it reveals without a signature, which costs the round's pay where the run asks
-for one. An update that is not revealed would cost bond.
+After any failure here the node reveals without a signature, which costs the round's pay where the run requires
+attestation. An update that is not revealed would cost bond.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 HASH_BYTES: Final = 32
-TROUBLES_KEPT: Final = 100
+FAILURES_KEPT: Final = 100
 
 
 @dataclass(frozen=True)
 class AttestationFailure:
-    """What did not work, in which round (None: registering a key), and why; `reason` is the contract's, or empty."""
+    """A failure in a round (None: while registering a key). `reason` is the contract's revert string, or empty."""
 
     round: int | None
     cause: str
@@ -36,9 +36,9 @@ class AttestationFailure:
 
 
 class AttestedRounds:
-    """What one trainer's keeper does for its node in one run. Raises only for a journal that cannot be written.
+    """Keeps a trainer's key registered and signs its rounds in one run. Raises only if the journal cannot be written.
 
-    `newest()` is the chain's newest block: the key that the contract will look for is the one that stands there.
+    `newest()` returns the chain's newest block: the contract will check the signature against the key registered there.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class AttestedRounds:
         self._looked: int | None = None
         self._refused: set[int] = set()
         self.troubles: list[AttestationFailure] = []
-        """The newest last."""
+        """Oldest first."""
 
     def keep_key(self, head: BlockRef) -> None:
-        """Registers a key if that is due, which it looks up once a block. May wait two minutes for the transaction."""
+        """Registers a key if that is due, checked once a block. May wait two minutes for the transaction."""
         if self._looked == head.number:
             return
         self._looked = head.number
         self._try(None, self._renew)
 
     def sign(self, round: int, manifest_hash: bytes, start: int) -> None:
-        """Has the key sign a manifest and writes that down: before the commitment, so that a restart reveals the same.
+        """Signs a manifest and saves the signature, before the commitment, so that a restart reveals the same.
 
         `start` is the round's t0, unix seconds.
         """
@@ -66,13 +66,13 @@ class AttestedRounds:
             self._journal.put(self._entry(round), made)
 
     def signature(self, round: int, manifest_hash: bytes, start: int) -> bytes:
-        """What to reveal with: 64 bytes, or none.
+        """Returns the signature to reveal with, 64 bytes, or nothing.
 
-        That is what was written down, unless its key has been replaced since: then the new key signs.
+        That is the saved signature, unless its key has been replaced since: then the new key signs.
         """
         if round in self._refused:
             return b""
-        made = self._try(round, lambda: self._kept(round, manifest_hash, start))
+        made = self._try(round, lambda: self._saved(round, manifest_hash, start))
         made = made or self._try(round, lambda: self._signed(round, manifest_hash, start))
         if made is None:
             log.warning(
@@ -82,17 +82,13 @@ class AttestedRounds:
         return made[HASH_BYTES:][:SIGNATURE_BYTES]
 
     def refused(self, round: int, error: Reverted) -> None:
-        """The contract did not take the round's signature: it is not tried again."""
+        """Records that the contract refused the round's signature, which is not used again."""
         self._refused.add(round)
         self._note(round, error)
 
     def figures(self) -> dict[str, Any]:
-        """For `--json`: what did not work, newest last."""
-        return {
-            "troubles": [
-                {"round": one.round, "cause": one.cause, "reason": one.reason} for one in self.troubles
-            ]
-        }
+        """Returns the failures, oldest first, for `--json`."""
+        return {"troubles": [asdict(failure) for failure in self.troubles]}
 
     def _renew(self) -> None:
         at = self._newest()
@@ -100,27 +96,27 @@ class AttestedRounds:
             log.info("enclave key registered", block=receipt.block_number, gas=receipt.gas_used)
 
     def _signed(self, round: int, manifest_hash: bytes, start: int) -> bytes | None:
-        """What is written down of a signature: the manifest's hash, the signature, the key that the chain has."""
+        """Returns what is saved of a signature: manifest hash, signature, address of the key on the chain."""
         at = self._newest()
         live, signature = self._keeper.live(at), self._keeper.sign(round, manifest_hash, start, at)
         return manifest_hash + signature + live.address.encode() if live and signature else None
 
-    def _kept(self, round: int, manifest_hash: bytes, start: int) -> bytes | None:
-        """What was written down, unless the chain has another key by now; the contract tells if it cannot be asked."""
-        kept = self._journal.get(self._entry(round))
-        if kept is None or kept[:HASH_BYTES] != manifest_hash:
+    def _saved(self, round: int, manifest_hash: bytes, start: int) -> bytes | None:
+        """Returns the saved signature unless the chain has another key now; if the chain cannot be read, it is used."""
+        saved = self._journal.get(self._entry(round))
+        if saved is None or saved[:HASH_BYTES] != manifest_hash:
             return None
         try:
             live = self._keeper.live(self._newest())
         except ChainError:
-            return kept
+            return saved
         if live is None or live.expiry <= start:
             return None
-        return kept if kept[HASH_BYTES + SIGNATURE_BYTES :] == live.address.encode() else None
+        return saved if saved[HASH_BYTES + SIGNATURE_BYTES :] == live.address.encode() else None
 
-    def _try(self, round: int | None, what: Callable[[], bytes | None]) -> bytes | None:
+    def _try(self, round: int | None, action: Callable[[], bytes | None]) -> bytes | None:
         try:
-            return what()
+            return action()
         except (EarnestError, OSError) as error:
             self._note(round, error)
             return None
@@ -130,9 +126,9 @@ class AttestedRounds:
         log.warning(
             "not attested" if round is not None else "no enclave key", round=round, cause=cause, fix=fix
         )
-        trouble = AttestationFailure(round, cause, error.reason if isinstance(error, Reverted) else "")
-        if trouble not in self.troubles:
-            self.troubles = [*self.troubles, trouble][-TROUBLES_KEPT:]
+        failure = AttestationFailure(round, cause, error.reason if isinstance(error, Reverted) else "")
+        if failure not in self.troubles:
+            self.troubles = [*self.troubles, failure][-FAILURES_KEPT:]
 
     def _entry(self, round: int) -> str:
         return f"{self._run}/attested/{round}"

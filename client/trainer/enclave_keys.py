@@ -1,8 +1,8 @@
-"""Registering an enclave's key: challenge, key, quote, evidence, transaction; and again before it expires.
+"""A trainer's enclave keys: made, registered on chain with a quote, used to sign, and renewed before they expire.
 
 The chain says which key counts, the folder holds the keys that were made, the outbox sends each registration once.
-So a trainer that is killed anywhere goes on: a key that was made and not registered is used again, a transaction
-that was written down is waited for, and a key that the chain names is found in the folder by its address.
+So a trainer that is killed at any point continues: an unregistered key is used again, a saved transaction is waited
+for, and the key named on the chain is found in the folder by its address.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from earnest.client.storage.objects import ObjectStore
 
 RENEW_SHARE: Final = 4
-"""A key is renewed when less than this part of its time to live is left: a quarter."""
+"""A key is renewed when less than 1 / RENEW_SHARE of its time to live is left."""
 
 REGISTER_STEP: Final = "register-key"
 ENCLAVE_FOLDER: Final = "enclave"
 RETRY_S: Final = 60
-"""Seconds before a registration that failed is tried again: each try asks the machine for a quote."""
+"""Seconds before a failed registration is tried again; each attempt makes a quote."""
 
 PATIENCE_S: Final = 600
-"""Seconds that a registration may wait to be mined; its challenge names a block among the last 256."""
+"""Seconds that a registration may wait to be mined; its challenge names one of the last 256 blocks."""
 
 
 class EnclaveKeys:
     """One trainer's enclave keys in one run: registers one, signs with it, renews it before it expires.
 
-    Keys lie in `folder`, readable by their owner only, evidence in `store`, which the trainer serves. `random(n)` gives
-    n unpredictable bytes.
+    Keys are kept in `folder`, readable by their owner only, and evidence files in `store`, which the trainer serves.
+    `random(n)` returns n unpredictable bytes.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class EnclaveKeys:
         gpu: Callable[[bytes], bytes] | None = None,
         check: bool = True,
     ) -> EnclaveKeys:
-        """The keeper of an account at work: its keys lie in the account's folder, under `enclave`."""
+        """Returns the enclave keys of an account, kept in the folder `enclave` of the account's own."""
         contracts = account.deployment.contracts
         return cls(
             place=KeyScope(account.deployment.chain.chain_id, contracts.registry.address, run, account.owner),
@@ -104,13 +104,13 @@ class EnclaveKeys:
         )
 
     def live(self, at: BlockRef) -> LiveKey | None:
-        """The key that the chain holds for this trainer at `at`, whoever has it."""
+        """Returns the key registered on chain for this trainer at `at`, on this machine or another."""
         return self._runs.enclave_key(self.place.run, self.place.trainer, at)
 
     def due(self, at: BlockRef) -> bool:
-        """Whether a key should be registered now: there is none of ours, or a quarter of its time is left.
+        """Returns whether to register a key now: the live key is not on this machine, or expires soon.
 
-        Not within RETRY_S after the last try.
+        False within RETRY_S after the last attempt.
         """
         if self._tried is not None and at.time < self._tried + RETRY_S:
             return False
@@ -120,21 +120,22 @@ class EnclaveKeys:
         return live.expiry - at.time < self.policy.policy.ttl_s // RENEW_SHARE
 
     def renew(self, at: BlockRef) -> Receipt | None:
-        """Registers a key, new unless an earlier one was made and not registered. Waits until it is mined.
+        """Registers a key, a new one unless an unregistered one exists, and waits until the transaction is mined.
 
-        None: not mined in time; call it again. Raises RegistrationError, AttesterError, and what the outbox raises.
+        Returns None where it was not mined in time; call it again. Raises RegistrationError, AttesterError, and the
+        errors of `Outbox.send`.
         """
         name, call = self.next_call(at)
         return self.send(name, call, at)
 
     def send(self, name: str, call: Call, at: BlockRef) -> Receipt | None:
-        """Sends what `next_call` gave at `at`; as `renew`."""
+        """Sends the call that `next_call` returned at `at`, as `renew` does."""
         return self._outbox.send(name, call, deadline=at.time + PATIENCE_S)
 
     def next_call(self, at: BlockRef) -> tuple[str, Call]:
-        """What `renew` sends, and its name in the outbox. By then key and evidence are on disk."""
+        """Returns the name and call of the next registration; key and evidence file are on disk then."""
         self._tried = at.time
-        key = self._pending(at)
+        key = self._unregistered(at)
         name = self._intent(key.address)
         intent = self._journal.intent(name)
         if intent is not None and intent.status == Status.OPEN:
@@ -154,9 +155,9 @@ class EnclaveKeys:
         return name, self._registry.register(prepared.registration, self.policy.policy, prepared.parts)
 
     def sign(self, round: int, manifest_hash: bytes, start: int, at: BlockRef) -> bytes:
-        """The attestation of a manifest, 64 bytes, for `reveal`; empty without a key of ours that counts at `start`.
+        """Returns the signature for `reveal`, 64 bytes; empty if no key of this machine counts at `start`.
 
-        `start` is the round's t0. The key is read from the chain: what the contract will compare with.
+        `start` is the round's t0. The address of the key is read from the chain, as the contract will do.
         """
         live = self.live(at)
         key = None if live is None or live.expiry <= start else self._key(live.address)
@@ -164,12 +165,12 @@ class EnclaveKeys:
 
     # Keys
 
-    def _pending(self, at: BlockRef) -> EnclaveKey:
-        """The key to register: on disk before anything names it."""
+    def _unregistered(self, at: BlockRef) -> EnclaveKey:
+        """Returns the key to register, which is on disk before anything names it."""
         entry = f"attest/{self.place.run}/pending"
-        known = self._journal.get(entry)
-        if known is not None:
-            address = known.decode()
+        saved = self._journal.get(entry)
+        if saved is not None:
+            address = saved.decode()
             key = self._key(address)
             if key is not None and not self._spent(address, at):
                 return key
@@ -179,7 +180,7 @@ class EnclaveKeys:
         return key
 
     def _spent(self, address: str, at: BlockRef) -> bool:
-        """Whether the key was registered before; each may be once."""
+        """Returns whether the key was registered before; each key can be registered once."""
         live, intent = self.live(at), self._journal.intent(self._intent(address))
         return (live is not None and live.address == address) or (
             intent is not None and intent.status == Status.DONE

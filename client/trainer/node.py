@@ -1,19 +1,17 @@
-"""The trainer node: one round is one call after the other (docs/trainer.md).
+"""The trainer node: the steps of one round, in order (docs/trainer.md).
 
 chain view -> base state -> H inner steps -> pseudo-gradient -> codec -> payload -> manifest -> journal (salt synced)
--> commit; when the commit window has closed: publish -> reveal; then whatever settling is due.
+-> commit; when the commit window has closed: publish -> reveal; then the settlement calls that are due.
 
-Training runs in a thread of its own. The node goes on with what is due on the chain, and looks now and then whether the
-work is done: with overlap, a round is revealed while the next one trains.
+Training runs in its own thread. Meanwhile the node sends what is due on the chain and polls whether the training is
+done: with overlap, a round is revealed while the next one trains.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import structlog
 
@@ -23,6 +21,8 @@ from earnest.client.node.node import Node, NodeParts
 from earnest.client.run.outcome import outcome, reason
 from earnest.client.storage.journal import SavedCommitment
 from earnest.client.trainer.attested_rounds import AttestedRounds
+from earnest.client.trainer.commit_deadline import commit_is_near, must_finish, reveal_is_near
+from earnest.client.trainer.job import Assignment, HonestWork, Interruptible, Job
 from earnest.client.trainer.timesheet import TRAINING, Timesheet
 from earnest.client.trainer.trainer_states import TrainerStates
 from earnest.protocol.manifest import Manifest, commitment
@@ -52,33 +52,10 @@ log = structlog.get_logger()
 ZERO = bytes(32)
 
 TRIES = 3
-"""How often a round is begun again after a failure that is not the training's own."""
-
-LATE_SHARE = 1 / 50
-"""Share of a commit window that is left for encoding and committing: then training ends with the steps it has."""
-
-LATE_S = 5
-"""The least of that share, seconds."""
+"""Attempts at a round whose training fails for another reason than divergence."""
 
 CLOSE_S = 30.0
-"""What a step may still take when the node is closed, seconds; the process does not wait for a training that hangs."""
-
-KEY_S = 200
-"""What registering a key may take, seconds: a quote, its collateral, a transaction."""
-
-
-@dataclass(frozen=True)
-class HonestWork:
-    """What an honest trainer has in hand before it commits: its payload and what it was made from."""
-
-    round: int
-    seat: int
-    base_root: bytes
-    sample_ids: tuple[int, ...]
-    payload: bytes
-    memory: bytes
-    tokens: int
-    steps: int
+"""Seconds to wait for the current training step when the node is closed; then the thread is abandoned."""
 
 
 Forge = Callable[[HonestWork], bytes | None]
@@ -86,87 +63,16 @@ Forge = Callable[[HonestWork], bytes | None]
 
 
 class PrivateDataMissing(EarnestError):
-    """The run trains on private data, and none was given; or the other way round."""
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A round to train: where from and on what. Two are equal only if they give the same update."""
-
-    round: int
-    seat: int
-    base_root: bytes
-    sample_ids: tuple[int, ...]
-
-
-class Job:
-    """One round's training in a thread of its own. `stop` gives it up, `hurry` ends it with the steps it has."""
-
-    def __init__(self, assignment: Assignment, work: Callable[[Job], HonestWork]) -> None:
-        self.assignment = assignment
-        self._stop, self._late = threading.Event(), threading.Event()
-        self._result: HonestWork | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(work,), name="training", daemon=True)
-        self._thread.start()
-
-    def _run(self, work: Callable[[Job], HonestWork]) -> None:
-        try:
-            self._result = work(self)
-        except BaseException as error:  # handed to whoever asks for the result
-            self._error = error
-
-    @property
-    def done(self) -> bool:
-        return not self._thread.is_alive()
-
-    @property
-    def stopped(self) -> Callable[[], bool]:
-        return self._stop.is_set
-
-    @property
-    def late(self) -> Callable[[], bool]:
-        return self._late.is_set
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    def hurry(self) -> None:
-        if not self._late.is_set():
-            log.warning("late", round=self.assignment.round, cause="the commit window is nearly over")
-            self._late.set()
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        self._thread.join(timeout_s)
-
-    @property
-    def error(self) -> BaseException | None:
-        """What ended the training, once it is done; None if it came to its end."""
-        return self._error
-
-    def result(self) -> HonestWork:
-        """What the training made, once it is done; raises what it raised."""
-        self.wait()
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
-
-
-@runtime_checkable
-class Interruptible(Protocol):
-    """A LocalTrainer that can be told of each round when it is no longer wanted, and when it is late."""
-
-    def during(self, stop: Callable[[], bool], late: Callable[[], bool]) -> LocalTrainer: ...
+    """The run trains on private data and none was given, or the reverse."""
 
 
 class TrainerNode(Node):
     """Trains, commits, reveals and serves one trainer seat. `forge` exists for the demo's attackers.
 
-    `machine` says how this process trains; `trainer` replaces it by something else that does (several processes, say).
-    `private` is the trainer's own data, for runs on private data; `finish` is done to an update before it is encoded:
-    by default what the recipe's privacy asks for. `attested_rounds` signs updates inside a TEE, where possible.
-    `clock` is monotonic, seconds.
+    `machine` is the device of this process; `trainer` replaces in-process training (by several processes, for example).
+    `private` is the trainer's own data, for runs on private data. `finish` changes an update before it is encoded; the
+    default is the recipe's clipping and noise. `attested_rounds` signs updates inside a TEE, for runs that accept
+    attestations. `clock` is monotonic, in seconds.
 
     Raises PrivateDataMissing, and DeviceError for a machine that cannot train as the recipe says.
     """
@@ -221,7 +127,7 @@ class TrainerNode(Node):
         )
 
     def _privacy(self) -> UpdateFilter | None:
-        """Clipping and noise as the recipe has them; the noise's secret is in the journal."""
+        """Returns the recipe's clipping and noise; the secret of the noise is kept in the journal."""
         recipe, parts = self.follower.recipe, self.parts
         if recipe.privacy.clip == 0:
             return None
@@ -239,15 +145,15 @@ class TrainerNode(Node):
             self.begin(head)
 
     def begin(self, head: BlockRef) -> None:
-        """Begins to train what is due, takes what is done, ends what is no longer wanted."""
+        """Starts the training that is due, collects a finished one, stops one that is no longer wanted."""
         due = self._due(head)
         if (job := self._job) is not None and job.done:
             self._job = None
             if due == job.assignment:
-                self._take(job)
+                self._collect(job)
                 due = self._due(head)
         if self._job is not None:
-            self._mind(self._job, due)
+            self._supervise(self._job, due)
         elif isinstance(due, Assignment):
             self._start(due)
         else:
@@ -267,10 +173,10 @@ class TrainerNode(Node):
                 self._commit(round, seat)
             elif schedule.reveal(round).contains(head.time):
                 self._reveal(round, seat, head)
-        self._tell(head)
+        self._log_outcomes(head)
 
-    def _tell(self, head: BlockRef) -> None:
-        """Logs once what came of each own update, as soon as its round is decided."""
+    def _log_outcomes(self, head: BlockRef) -> None:
+        """Logs the outcome of each own update once, as soon as its round is decided."""
         newest = min(self.follower.schedule.round_at(head.time), self.record.planned_rounds - 1)
         for round in range(max(0, newest - 2), newest + 1):
             seat = self.seat_in(round)
@@ -278,38 +184,39 @@ class TrainerNode(Node):
                 continue
             self._decided.add(round)
             if seat in self.record.round(round).manifests:
-                self._tell_outcome(round, seat)
+                self._log_outcome(round, seat)
 
-    def _tell_outcome(self, round: int, seat: int) -> None:
-        found = outcome(self.record, round, seat)
-        if found.void:
+    def _log_outcome(self, round: int, seat: int) -> None:
+        result = outcome(self.record, round, seat)
+        if result.void:
             fix = "ask the validators; nobody is paid for this round and no bond is touched"
-            log.warning("round void", round=round, seat=seat, cause=found.words, fix=fix)
-        elif found.verdict in (Verdict.ACCEPTED, None):
-            weight, told = float(f"{found.weight:.3f}"), log.info if found.weight else log.warning
-            told("outcome", round=round, seat=seat, verdict=found.words, weight=weight)
+            log.warning("round void", round=round, seat=seat, cause=result.text, fix=fix)
+            return
+        weight, why = float(f"{result.weight:.3f}"), result.why_unpaid
+        if result.verdict not in (Verdict.ACCEPTED, None):
+            given = reason(self.follower, round, seat, result.verdict)
+            why = given or "no validator's measurements file can be fetched"
+        details = {"round": round, "seat": seat, "verdict": result.text, "weight": weight}
+        if why:
+            log.warning("outcome", **details, reason=why)
         else:
-            why = (
-                reason(self.follower, round, seat, found.verdict) or "no validator's evidence can be fetched"
-            )
-            log.warning("outcome", round=round, seat=seat, verdict=found.words, weight=0, reason=why)
+            log.info("outcome", **details)
 
     def forget(self) -> None:
         self._work.clear()
         self._decided.clear()
 
     def close(self) -> None:
-        """Gives up the round in training; its checkpoint leads on."""
+        """Stops the training; a restart continues from its checkpoint."""
         if (job := self._job) is not None:
             job.stop()
             job.wait(CLOSE_S)
             if not job.done:
-                log.error(
-                    "left behind", round=job.assignment.round, cause=f"a step takes longer than {CLOSE_S} s"
-                )
+                cause = f"a step takes longer than {CLOSE_S} s"
+                log.error("training abandoned", round=job.assignment.round, cause=cause)
 
     def figures(self) -> dict[str, Any]:
-        """`time`: where the node's seconds went (Timesheet); `attestation`, where it attests: what did not work."""
+        """Returns `time` (see Timesheet) and, where the node attests, the failures as `attestation`."""
         attested = {} if self.attested_rounds is None else {"attestation": self.attested_rounds.figures()}
         return {"time": self.timesheet.as_dict(), **attested}
 
@@ -317,7 +224,7 @@ class TrainerNode(Node):
         return now + 1 if self._job is not None else super().next_due(now)
 
     def _due(self, head: BlockRef) -> Assignment | str:
-        """What to train at `head`, or what is waited for."""
+        """Returns the assignment to train at `head`, or what the node waits for."""
         schedule = self.follower.schedule
         round = schedule.round_at(head.time)
         if head.time < schedule.start or round >= self.record.planned_rounds:
@@ -335,7 +242,7 @@ class TrainerNode(Node):
         return Assignment(round, seat, base.root, samples.assigned[seat])
 
     def _is_denied(self, round: int) -> bool:
-        """Whether the run asks for an enclave key and ours was denied: known a round before, and nobody would pay."""
+        """Returns whether the run requires an enclave key and ours is denied, so that the round would not be paid."""
         key = self.record.newest_key(self.parts.owner)
         if key is None or self.record.params.level != Level.ATTESTED:
             return False
@@ -348,27 +255,27 @@ class TrainerNode(Node):
     def _start(self, due: Assignment) -> None:
         base = self.follower.base(due.round)
         assert base is not None and base.root == due.base_root
-        memory, pending = self._trainer_states.start(due.round), self._pending(due.round)
-        start = local_start(self.follower.recipe, base.state, pending)
+        start = local_start(self.follower.recipe, base.state, self._pending(due.round))
+        state = self._trainer_states.start(due.round)
         self.timesheet.now(TRAINING)
-        self._job = Job(due, lambda job: self._train(job, due, start, memory))
+        self._job = Job(due, lambda job: self._train(job, due, start, state))
 
-    def _mind(self, job: Job, due: Assignment | str) -> None:
-        """Stops a job whose round is over or whose base is gone, and hurries one that would be late."""
+    def _supervise(self, job: Job, due: Assignment | str) -> None:
+        """Stops a job whose round is over or whose base state changed, and cuts short one that would be late."""
         if due != job.assignment:
             job.stop()
             return
         window = self.follower.schedule.commit(job.assignment.round)
-        if self.parts.chain.head().time >= window.end - max(LATE_S, (window.end - window.start) * LATE_SHARE):
+        if must_finish(window, self.parts.chain.head().time):
             job.hurry()
 
-    def _take(self, job: Job) -> None:
-        """What came of a job. Whatever a task, torch or the machine raised: the rounds before have to be revealed."""
+    def _collect(self, job: Job) -> None:
+        """Keeps the work of a finished job, or logs its error: earlier rounds must be revealed all the same."""
         round, error = job.assignment.round, job.error
         if error is None:
             self._work = {round: job.result()}
         elif isinstance(error, TrainingStopped):
-            log.info("given up", round=round, cause=error.cause)
+            log.info("training stopped", round=round, cause=error.cause)
         elif isinstance(error, TrainingDiverged):
             log.error("nothing to submit", round=round, cause=error.cause, fix=error.fix)
             self._skipped.add(round)
@@ -379,20 +286,20 @@ class TrainerNode(Node):
             if self._failures[round] == TRIES:
                 self._skipped.add(round)
 
-    def _train(self, job: Job, due: Assignment, start: State, memory: TrainerState) -> HonestWork:
-        """In the job's thread: nothing here touches journal or chain."""
+    def _train(self, job: Job, due: Assignment, start: State, state: TrainerState) -> HonestWork:
+        """Trains and encodes, in the job's thread; touches neither journal nor chain."""
         recipe = self.follower.recipe
-        steps = inner_steps(recipe, memory.codec)
+        steps = inner_steps(recipe, state.codec)
         ids = due.sample_ids[: steps * recipe.inner.batch]
         try:
-            local = self._local_trainer(job).train(start, ids, due.round, memory)
+            local = self._local_trainer(job).train(start, ids, due.round, state)
             gradient = local.pseudo_gradient
             if self._finish is not None:
                 gradient = self._finish(gradient, due.round)
-            encoded = self.follower.codec.encode(gradient, memory.codec)
+            encoded = self.follower.codec.encode(gradient, state.codec)
         finally:
             self.timesheet.now("the commitment")
-        memory.codec = encoded.state
+        state.codec = encoded.state
         log.info(
             "trained",
             round=due.round,
@@ -408,7 +315,7 @@ class TrainerNode(Node):
             base_root=due.base_root,
             sample_ids=ids[: local.steps * recipe.inner.batch],
             payload=encoded.payload,
-            memory=memory.to_bytes(),
+            trainer_state=state.to_bytes(),
             tokens=local.tokens,
             steps=local.steps,
         )
@@ -428,7 +335,7 @@ class TrainerNode(Node):
         )
 
     def _pending(self, round: int) -> Update | None:
-        """The own update of the round before, as it was sent, where its outcome is still open."""
+        """Returns the own update of the previous round, as committed, while that round is not decided."""
         if self.follower.recipe.overlap != "eager" or self.follower.schedule.base_round(round) == round - 1:
             return None
         seat = self.seat_in(round - 1)
@@ -441,11 +348,11 @@ class TrainerNode(Node):
             payload = self.parts.private.get(saved.manifest.update, self.follower.recipe.max_payload_bytes)
             return self.follower.codec.decode(payload)
         except (StorageError, PayloadError) as error:
-            log.warning("no preview: the own update is lost", round=round, cause=str(error))
+            log.warning("training starts without the own last update", round=round, cause=str(error))
             return None
 
     def _counted(self, round: int) -> bool:
-        """Whether the own update of a decided round changed the state."""
+        """Returns whether the own update of a decided round has weight, and so changed the state."""
         seat, weights = self.seat_in(round), self.record.settled(round).consensus
         return seat is not None and seat < len(weights) and weights[seat] > 0
 
@@ -456,8 +363,8 @@ class TrainerNode(Node):
             return
         saved = self.parts.journal.commitment(self.run, round, self.role)
         if saved is None and round in self._work:
-            saved = self._claim(round, self._work[round])
-            del self._work[round]  # not before it is written down: a full disk may have room again
+            saved = self._save_commitment(round, self._work[round])
+            del self._work[round]  # only after it is saved: a full disk may have room later
         if saved is None:
             return
         runs = self.parts.contracts.runs
@@ -470,10 +377,10 @@ class TrainerNode(Node):
             self.follower.schedule.commit(round).end,
         )
 
-    def _claim(self, round: int, work: HonestWork) -> SavedCommitment | None:
-        """Writes manifest and salt down, synced, before anything is sent; None if there is nothing to submit."""
+    def _save_commitment(self, round: int, work: HonestWork) -> SavedCommitment | None:
+        """Saves manifest and salt, synced, before anything is sent; returns None if there is nothing to submit."""
         parts, payload = self.parts, self._forge(work)
-        self._trainer_states.end(round, work.memory)
+        self._trainer_states.end(round, work.trainer_state)
         if payload is None:
             self._skipped.add(round)
             return None
@@ -520,7 +427,7 @@ class TrainerNode(Node):
         return self.attested_rounds.signature(round, manifest.hash(), self.follower.schedule.opens(round))
 
     def _open(self, round: int, seat: int, manifest: Manifest, salt: bytes, attestation: bytes = b"") -> bool:
-        """Reveals. False if the contract does not take it, so that it can be done without the attestation."""
+        """Reveals; returns False if the contract refuses, so that the caller can retry without the attestation."""
         runs, refusals = self.parts.contracts.runs, list[Reverted]()
         self.submit(
             f"attested-reveal/{round}" if attestation else f"reveal/{round}",
@@ -536,26 +443,23 @@ class TrainerNode(Node):
     # Attestation
 
     def _has_time(self, head: BlockRef) -> bool:
-        """Whether a key may be registered now, which can take minutes: nothing that is due has to wait for it."""
+        """Returns whether a key may be registered now, which can take minutes, without delaying anything due."""
         now, last = max(0, self.follower.schedule.round_at(head.time)), self.record.planned_rounds
         if now >= last or (self.seat_in(now) is None and self.seat_in(now + 1) is None):
             return False
         return not any(self._is_pressed(round, head.time) for round in range(max(0, now - 1), now + 1))
 
     def _is_pressed(self, round: int, time: int) -> bool:
-        """Whether the round's reveal would have to wait, or its commitment in the second half of its window."""
-        schedule, seat, seen = self.follower.schedule, self.seat_in(round), self.record.round(round)
-        window, reveal = schedule.commit(round), schedule.reveal(round)
-        if seat in seen.commits or self.parts.journal.commitment(self.run, round, self.role) is not None:
-            near = time >= reveal.start or 2 * (time + KEY_S) >= reveal.start + reveal.end
-            return near and time < reveal.end and seat not in seen.manifests
-        late = window.contains(time) and 2 * time >= window.start + window.end
-        return late and seat is not None and seat not in seen.commits
+        """Returns whether registering a key at `time` could delay the round's commitment or reveal."""
+        schedule, seat, recorded = self.follower.schedule, self.seat_in(round), self.record.round(round)
+        if seat in recorded.commits or self.parts.journal.commitment(self.run, round, self.role) is not None:
+            return reveal_is_near(schedule.reveal(round), time) and seat not in recorded.manifests
+        return seat is not None and commit_is_near(schedule.commit(round), time)
 
     def _publish(self, round: int, manifest: Manifest) -> None:
-        """Puts the payload where others fetch it. If it is lost, the manifest is revealed all the same.
+        """Puts the payload into the served store. If the payload is lost, the manifest is revealed all the same:
 
-        An update that is not there earns nothing; a commitment that is not revealed costs bond.
+        an update that nobody can fetch earns nothing, but a commitment that is not revealed costs bond.
         """
         try:
             if not self.parts.store.has(manifest.update):

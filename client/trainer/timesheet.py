@@ -1,4 +1,4 @@
-"""Where a trainer's seconds go: into training, or into waiting, and for what."""
+"""Accounting of a trainer's time: seconds of training, and seconds of waiting by reason."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 TRAINING = "training"
 NOT_IDLE = frozenset({TRAINING, "the run to start", "the run to end"})
-"""Before its first round and after its last a trainer is not idle: nothing could be done."""
+"""Time that does not count as idle: training, and the time before the first round and after the last."""
 
 
 class Timesheet:
-    """A stopwatch that is always on: `now(what)` says what the seconds from here on go into. Safe between threads."""
+    """A stopwatch that is always on; `now(what)` names what the time from now on is spent on. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -22,7 +22,7 @@ class Timesheet:
         self._since = clock()
 
     def now(self, what: str) -> None:
-        """From here on it is `what`: TRAINING, or what is waited for."""
+        """Starts counting for `what`: TRAINING, or the reason for waiting."""
         with self._lock:
             time = self._clock()
             if self._what is not None:
@@ -30,7 +30,7 @@ class Timesheet:
             self._what, self._since = what, time
 
     def as_dict(self) -> dict[str, Any]:
-        """Seconds of training, idle seconds, their share of both, and by reason what was waited for."""
+        """Returns seconds of training, idle seconds, the idle share, and seconds of waiting by reason."""
         with self._lock:
             spent = dict(self._spent)
             if self._what is not None:

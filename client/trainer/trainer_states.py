@@ -1,4 +1,4 @@
-"""What a trainer carries from round to round, on disk, and what of it holds once the rounds' outcomes are known."""
+"""Optimizer state and error feedback that a trainer carries from round to round, corrected for uncounted updates."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from earnest.training.diloco.tensorfile import PayloadError
 
 log = structlog.get_logger()
 
-MAX_MEMORY_BYTES = 1 << 40
+MAX_STATE_BYTES = 1 << 40
 
-MEMORY_ROUNDS = 8
+ROUNDS_KEPT = 8
 """Rounds that a trainer may miss before it starts with a fresh inner optimizer."""
 
 
 class TrainerStates:
-    """One trainer's memories of one run: by round, the one it started from and the one it ended with.
+    """One trainer's states in one run: for each round, the state it started from and the state it ended with.
 
-    `feedback` is the codec's error feedback; `decided(round)` the last round whose outcome is known when `round` is
-    trained; `counted(round)` whether the trainer's update of a decided round changed the state.
+    `feedback` is the codec's error feedback. `decided(round)` is the last round whose outcome is known when `round` is
+    trained. `counted(round)` is whether the trainer's update of a decided round had weight.
     """
 
     def __init__(
@@ -41,26 +41,26 @@ class TrainerStates:
         self._feedback, self._decided, self._counted = feedback, decided, counted
 
     def start(self, round: int) -> TrainerState:
-        """What `round` starts with: what the last round it worked in left, without what came to nothing.
+        """Returns the state to start `round` with: that of the last trained round, corrected for uncounted updates.
 
-        A memory that is lost costs the inner optimizer's state and what error feedback owes: training starts afresh.
+        Where the state is lost, training starts with a fresh inner optimizer and no error feedback.
         """
         worked = self._worked(round)
-        memory = (self._read(worked[0], "memory") if worked else None) or TrainerState()
+        state = (self._read(worked[0], "memory") if worked else None) or TrainerState()
         if self._feedback:
-            self._take_back(memory, round, worked)
-            self._write(round, "start", memory.to_bytes())
-        return memory
+            self._restore_feedback(state, round, worked)
+            self._write(round, "start", state.to_bytes())
+        return state
 
-    def end(self, round: int, memory: bytes) -> None:
-        """Writes down what `round` ended with: TrainerState's bytes. What no later round asks for is removed."""
-        self._write(round, "memory", memory)
-        self._forget(round - MEMORY_ROUNDS)
+    def end(self, round: int, state: bytes) -> None:
+        """Saves the state that `round` ended with, as TrainerState's bytes, and removes states that are too old."""
+        self._write(round, "memory", state)
+        self._forget(round - ROUNDS_KEPT)
 
     def _forget(self, before: int) -> None:
-        """Removes the files of the rounds before: a few times a model's size each. Newer rounds may share one."""
-        kept = self._roots(range(before, before + MEMORY_ROUNDS + 1))
-        for root in self._roots(range(max(0, before - 2 * MEMORY_ROUNDS), before)) - kept:
+        """Removes files of rounds before `before`, unless a newer round shares them; each has a few model sizes."""
+        kept = self._roots(range(before, before + ROUNDS_KEPT + 1))
+        for root in self._roots(range(max(0, before - 2 * ROUNDS_KEPT), before)) - kept:
             try:
                 self._private.discard(root)
             except StorageError as error:
@@ -73,15 +73,15 @@ class TrainerStates:
         return {root for root in found if root}
 
     def _worked(self, round: int) -> list[int]:
-        """The rounds before that left a memory, newest first."""
-        earlier = range(round - 1, max(-1, round - 1 - MEMORY_ROUNDS), -1)
+        """Returns the earlier rounds that left a state, newest first."""
+        earlier = range(round - 1, max(-1, round - 1 - ROUNDS_KEPT), -1)
         return [r for r in earlier if self._journal.get(self._key(r, "memory"))]
 
-    def _take_back(self, memory: TrainerState, round: int, worked: list[int]) -> None:
-        """Undoes in the error feedback what the rounds that have been decided since the last start did in vain.
+    def _restore_feedback(self, state: TrainerState, round: int, worked: list[int]) -> None:
+        """Restores error feedback, as if the uncounted rounds that were decided since the last start had not happened.
 
-        With overlap off that is the last round worked in. With overlap on its outcome may still be open, and that of
-        the one before it was when it started.
+        With overlap off, that can only be the last trained round. With overlap on, that round may be undecided, and the
+        round before it was undecided when it started.
         """
         since = 0
         for earlier in worked[:2]:
@@ -92,8 +92,8 @@ class TrainerStates:
             before, after = self._read(earlier, "start"), self._read(earlier, "memory")
             if after is not None:
                 codec = before.codec if before else None
-                memory.codec = undo_feedback(memory.codec, codec, after.codec, self._feedback, since)
-            log.info("taken back", round=earlier, cause="the update was not counted")
+                state.codec = undo_feedback(state.codec, codec, after.codec, self._feedback, since)
+            log.info("error feedback restored", round=earlier, cause="the update has no weight in the state")
 
     def _key(self, round: int, which: str) -> str:
         return f"{self._run}/{which}/{round}"
@@ -101,7 +101,7 @@ class TrainerStates:
     def _read(self, round: int, which: str) -> TrainerState | None:
         root = self._journal.get(self._key(round, which))
         try:
-            return TrainerState.from_bytes(self._private.get(root, MAX_MEMORY_BYTES)) if root else None
+            return TrainerState.from_bytes(self._private.get(root, MAX_STATE_BYTES)) if root else None
         except (StorageError, PayloadError) as error:
             log.error("optimizer state lost", round=round, cause=str(error))
             return None

@@ -113,7 +113,7 @@ def test_where_the_files_are_is_what_the_flags_say(place: Place, cli: Cli) -> No
         ("rounds = 4", "rounds = 0", "runs: rounds out of range"),
         ("rounds = 4", "turns = 4", "turns"),
         ("trainers = 4", "trainers = 257", "runs: trainer limit out of range"),
-        ("start_in_s = 5_000_000", "start_in_s = 3300", "the time to join asks for 3305"),
+        ("start_in_s = 5_000_000", "start_in_s = 3300", "joining needs at least 3305"),
         ("settle_s = 900", "settle_s = 3301", "runs: settle window too long"),
         ("exit_delay_s = 172800", "exit_delay_s = 60", "exit_delay_s is 60, these windows ask for 91500"),
         ('trainer = "100"', "trainer = 0", "runs: zero minimum bond"),

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from earnest.base.errors import StorageError
-from earnest.client.trainer.node import HonestWork
+from earnest.client.trainer.job import HonestWork
 from earnest.protocol.merkle import content_root
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.run import Role

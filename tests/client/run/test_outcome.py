@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from earnest.client.run.outcome import WORDS, _read
+from earnest.client.run.outcome import TEXTS, _read
 from earnest.protocol.verdicts import Verdict
 
 
-def test_every_verdict_has_words() -> None:
-    assert WORDS.keys() == set(Verdict)
+def test_every_verdict_has_a_text() -> None:
+    assert TEXTS.keys() == set(Verdict)
 
 
 def test_the_seat_s_own_reason_is_read() -> None:

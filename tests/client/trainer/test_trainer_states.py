@@ -10,7 +10,7 @@ import torch
 
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
-from earnest.client.trainer.trainer_states import MEMORY_ROUNDS, TrainerStates
+from earnest.client.trainer.trainer_states import ROUNDS_KEPT, TrainerStates
 from earnest.training.diloco.engine import TrainerState
 
 FEEDBACK = 0.5
@@ -113,11 +113,11 @@ def test_the_same_start_is_found_again_after_a_restart(make: Callable[..., Train
 def test_who_was_away_for_long_starts_afresh(make: Callable[..., Trainer]) -> None:
     trainer = make(apart)
     trainer.work(0)
-    assert trainer.memories.start(MEMORY_ROUNDS).codec
-    assert trainer.memories.start(MEMORY_ROUNDS + 1) == TrainerState()
+    assert trainer.memories.start(ROUNDS_KEPT).codec
+    assert trainer.memories.start(ROUNDS_KEPT + 1) == TrainerState()
 
 
-def test_a_long_run_keeps_no_more_memories_than_it_may_ask_for(
+def test_a_long_run_keeps_no_more_states_than_it_may_ask_for(
     make: Callable[..., Trainer], tmp_path: Path
 ) -> None:
     trainer = make(beside, {3, 11, 17})
@@ -126,8 +126,8 @@ def test_a_long_run_keeps_no_more_memories_than_it_may_ask_for(
         if round not in (20, 21, 29):
             trainer.work(round)
         sizes.append(len(list((tmp_path / "private").iterdir())))
-    assert max(sizes[20:]) <= 2 * (MEMORY_ROUNDS + 2)
+    assert max(sizes[20:]) <= 2 * (ROUNDS_KEPT + 2)
     assert trainer.memories.start(40).to_bytes() != TrainerState().to_bytes()
-    for round in range(40 - MEMORY_ROUNDS, 40):
+    for round in range(40 - ROUNDS_KEPT, 40):
         assert trainer.memories._read(round, "memory") is not None
         assert trainer.memories._read(round, "start") is not None

@@ -1,0 +1,30 @@
+"""Rules that keep a commitment from being late: when training is cut short, and when a key may not be registered."""
+
+from __future__ import annotations
+
+from earnest.protocol.schedule import Window
+
+LATE_SHARE = 1 / 50
+"""Share of a commit window that is left for encoding and committing; training ends before it."""
+
+MIN_LATE_S = 5
+"""Minimum of that share, in seconds."""
+
+REGISTRATION_S = 200
+"""Seconds that registering an enclave key may take: a quote, its collateral, a transaction."""
+
+
+def must_finish(commit: Window, time: int) -> bool:
+    """Returns whether training must end at `time` so that its commitment is not late."""
+    return time >= commit.end - max(MIN_LATE_S, (commit.end - commit.start) * LATE_SHARE)
+
+
+def commit_is_near(commit: Window, time: int) -> bool:
+    """Returns whether the commit window is past its middle, so that nothing slow may start before the commitment."""
+    return commit.contains(time) and 2 * time >= commit.start + commit.end
+
+
+def reveal_is_near(reveal: Window, time: int) -> bool:
+    """Returns whether registering a key now would last past the middle of the reveal window."""
+    starts_late = time >= reveal.start or 2 * (time + REGISTRATION_S) >= reveal.start + reveal.end
+    return starts_late and time < reveal.end
