@@ -1,7 +1,7 @@
 """The bundle under a run's URI: recipe, admission list, attestation policy, initial state (Protocol sections 3, 11).
 
-The URI is `<base>/<root>`: the bundle is an object under its root, so nobody can serve two versions of it; its parts must
-match the hashes in the run's parameters.
+The URI is `<base>/<root>`: the bundle is an object under its root, so nobody can serve two versions of it; its parts
+must match the hashes in the run's parameters.
 """
 
 from __future__ import annotations

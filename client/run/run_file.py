@@ -126,7 +126,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return msgspec.structs.replace(self, **{k: v for k, v in given.items() if v is not None})
 
     def admitted(self) -> tuple[tuple[str, Role], ...]:
-        """Returns the checksummed admission list, trainers first. Raises AddressError, or RunFileError for a duplicate."""
+        """Returns the admission list, trainers first. Raises AddressError, or RunFileError for a duplicate."""
         listed = [(a, Role.TRAINER) for a in self.admission.trainers]
         listed += [(a, Role.VALIDATOR) for a in self.admission.validators]
         admitted = tuple((checked_address(account), role) for account, role in listed)

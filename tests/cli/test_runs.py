@@ -115,7 +115,11 @@ def test_where_the_files_are_is_what_the_flags_say(place: Place, cli: Cli) -> No
         ("trainers = 4", "trainers = 257", "runs: trainer limit out of range"),
         ("start_in_s = 5_000_000", "start_in_s = 3300", "joining needs at least 3305"),
         ("settle_s = 900", "settle_s = 3301", "runs: settle window too long"),
-        ("exit_delay_s = 172800", "exit_delay_s = 60", "exit_delay_s is 60, these windows ask for 91500"),
+        (
+            "exit_delay_s = 172800",
+            "exit_delay_s = 60",
+            "exit_delay_s is 60, these windows need at least 91500",
+        ),
         ('trainer = "100"', "trainer = 0", "runs: zero minimum bond"),
         ('trainer = "40"', 'trainer = "4O"', "'4O' is not an amount"),
         ('trainer = "40"', "trainer = 0.1", "pool"),
@@ -152,7 +156,7 @@ def test_windows_shorter_than_twice_the_finality_are_refused(place: Place, cli: 
     flags = [*place.acting("sponsor"), "--confirmations", "151", "--dry-run", "--json"]
     result = cli("run", "create", str(place.run_file), *flags)
     assert result.code == Exit.USAGE
-    assert "reveal_s is 300, this network's finality asks for 302" in result.error["cause"]
+    assert "reveal_s is 300, this network's finality needs at least 302" in result.error["cause"]
     assert "report_reveal_s is 300" in result.error["cause"]
     assert "report_commit_s is" not in result.error["cause"]
 
