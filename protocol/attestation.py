@@ -1,6 +1,6 @@
-"""What binds an enclave's key to a run, and what the registry is asked to check. Protocol section 11.
+"""Attestation: policies, and the hashes that bind an enclave's key to a run. Protocol section 11.
 
-A run names its policy by hash; whoever registers a key passes the whole policy, so no contract stores or owns one.
+A run names its policy by hash. A registration passes the whole policy, so no contract stores or owns one.
 """
 
 from dataclasses import dataclass, fields
@@ -48,28 +48,28 @@ SGX_QE_PRODUCT: Final = 1
 
 
 class PolicyError(ValueError):
-    """Not a policy, with the reason."""
+    """An invalid policy; the message says why."""
 
 
 def root_id(public_key: bytes) -> bytes:
-    """keccak256 of a root CA's key (x, y): what a run's record shows of whom it trusts."""
+    """Returns keccak256 of a root CA's key (x, y)."""
     return keccak(_key(public_key))
 
 
 def pck_hash(public_key: bytes) -> bytes:
-    """keccak256 of a PCK key (x, y): what a deny-list calls one platform's key."""
+    """Returns keccak256 of a PCK key (x, y): its entry in a deny-list."""
     return keccak(_key(public_key))
 
 
 def platform_hash(ppid: bytes) -> bytes:
-    """keccak256 of a PPID (16 bytes): one physical platform."""
+    """Returns keccak256 of a PPID (16 bytes), which stands for one physical platform."""
     if len(ppid) != 16:
         raise ValueError("a PPID has 16 bytes")
     return keccak(ppid)
 
 
 def key_entry(key: str) -> bytes:
-    """An enclave key's entry in a deny-list."""
+    """Returns the entry of an enclave key in a deny-list."""
     return keccak_abi(["address"], [key])
 
 
@@ -82,7 +82,7 @@ def _key(public_key: bytes) -> bytes:
 def challenge(
     chain_id: int, registry: str, run: int, trainer: str, block_number: int, block_hash: bytes
 ) -> bytes:
-    """What makes a quote fresh: nobody knows it before the block, and it fits one trainer of one run."""
+    """Returns the challenge of a quote: unknown before its block, and specific to one trainer of one run."""
     return keccak_abi(
         ["bytes32", "uint256", "address", "uint256", "address", "uint256", "bytes32"],
         [TAG_CHALLENGE, chain_id, registry, run, trainer, block_number, block_hash],
@@ -90,7 +90,7 @@ def challenge(
 
 
 def key_binding(chain_id: int, registry: str, trainer: str, key: str, run: int, challenge: bytes) -> bytes:
-    """First half of the report data of a quote that an enclave key is registered with."""
+    """Returns the first half of the report data of the quote that registers an enclave key."""
     return keccak_abi(
         ["bytes32", "uint256", "address", "address", "address", "uint256", "bytes32"],
         [TAG_KEY, chain_id, registry, trainer, key, run, challenge],
@@ -98,7 +98,7 @@ def key_binding(chain_id: int, registry: str, trainer: str, key: str, run: int, 
 
 
 def round_statement(chain_id: int, registry: str, run: int, round: int, manifest_hash: bytes) -> bytes:
-    """What an enclave key signs of one round, 32 bytes, signed as they are (no message prefix)."""
+    """Returns the 32 bytes that an enclave key signs in a round (without a message prefix)."""
     return keccak_abi(
         ["bytes32", "uint256", "address", "uint256", "uint256", "bytes32"],
         [TAG_ROUND, chain_id, registry, run, round, manifest_hash],
@@ -107,10 +107,10 @@ def round_statement(chain_id: int, registry: str, run: int, round: int, manifest
 
 @dataclass(frozen=True)
 class Policy:
-    """Whose evidence a run takes. Field order is that of `Policy` in `IAttestationRegistry.vyi`."""
+    """Rules for the quotes that a run accepts. Field order is that of `Policy` in `IAttestationRegistry.vyi`."""
 
     root_id: bytes
-    """`root_id` of the root CA under which the PCK CAs stand; validators check that they do."""
+    """`root_id` of the root CA that certified the PCK CAs, which validators check."""
 
     pck_cas: tuple[bytes, ...]
     """Keys (x, y) of the CAs that sign PCK certificates, at most 4."""
@@ -121,22 +121,22 @@ class Policy:
     qe_product: int
     qe_min_svn: int
     workloads: tuple[bytes, ...]
-    """`Quote.workload()` of what may train, at most 16."""
+    """`Quote.workload()` of the programs that may train, at most 16."""
 
     ttl_s: int
     """Seconds for which a registered key counts."""
 
     platform_keys: int = 1
-    """Keys of one platform that may count in a run at a time, at most 16."""
+    """Most keys of one platform that count in a run at a time, at most 16."""
 
     platform_bond: int = 0
-    """Wei that the owners of one platform's keys may have bonded together; 0: no limit."""
+    """Largest sum of the bonds of the owners of one platform's keys, in wei; 0: no limit."""
 
     evaluation_floor: int = 0
-    """Lowest TCB evaluation number that validators take."""
+    """Lowest TCB evaluation number that validators accept."""
 
     guardian: str = ZERO_ADDRESS
-    """May deny entries and raise the floor, nothing else; zero: nobody may."""
+    """Account that may deny entries and raise the floor, nothing else; zero: no account may."""
 
     document: bytes = bytes(32)
     """keccak256 of the canonical JSON of the rules that only validators apply."""
@@ -158,22 +158,22 @@ class Policy:
         _need(_is_address(self.guardian), "the guardian is an address: 0x and 40 hex digits")
 
     def as_tuple(self) -> tuple[Any, ...]:
-        """The fields as the contract takes them."""
+        """Returns the fields in the contract's types."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         values["pck_cas"] = [tuple(_words(key)) for key in self.pck_cas]
         values["workloads"] = list(self.workloads)
         return tuple(values.values())
 
     def encode(self) -> bytes:
-        """`abi.encode(policy)`."""
+        """Returns `abi.encode(policy)`."""
         return encode([POLICY_TYPE], [self.as_tuple()])
 
     def hash(self) -> bytes:
-        """What a run's `attestation_policy` is."""
+        """Returns the hash that a run has as its `attestation_policy`."""
         return keccak(self.encode())
 
     def to_json(self) -> bytes:
-        """Canonical bytes: sorted keys, no spaces, ASCII, hashes as 0x and lower-case hex."""
+        """Returns canonical bytes: sorted keys, no spaces, ASCII, hashes as 0x and lower-case hex."""
         values: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -199,7 +199,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Claims:
-    """What the registry reads out of evidence. Field order is that of `Claims` in `IAttestationRegistry.vyi`."""
+    """Values that the registry reads from a quote. Field order is that of `Claims` in `IAttestationRegistry.vyi`."""
 
     workload: bytes
     platform: bytes
@@ -216,19 +216,19 @@ class Claims:
 
 @dataclass(frozen=True)
 class Registration:
-    """Whom a key is registered for. Field order is that of `Registration` in `IAttestationRegistry.vyi`."""
+    """Run, trainer and key of a registration. Field order is that of `Registration` in `IAttestationRegistry.vyi`."""
 
     run: int
     trainer: str
     key: str
     challenge_block: int
     evidence_root: bytes
-    """Content root of the evidence bundle."""
+    """Content root of the evidence file."""
 
     collateral_digest: bytes
 
     def as_tuple(self) -> tuple[int, str, str, int, bytes, bytes]:
-        """The fields as the contract takes them."""
+        """Returns the fields in the contract's types."""
         return (
             self.run,
             self.trainer,
@@ -241,7 +241,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class QuoteParts:
-    """A quote's parts as the registry takes them. Field order is that of `QuoteParts` in `IAttestationRegistry.vyi`.
+    """Parts of a quote, as calldata of the registry. Field order is that of `QuoteParts` in `IAttestationRegistry.vyi`.
 
     The contract proves each position and length; none is trusted.
     """
@@ -265,7 +265,7 @@ class QuoteParts:
     quote_signature: bytes
 
     def as_tuple(self) -> tuple[Any, ...]:
-        """The fields as the contract takes them: signatures, keys and the QE report as words."""
+        """Returns the fields in the contract's types: signatures, keys and the QE report as words."""
         return (
             self.ca,
             self.key_at,
@@ -282,7 +282,7 @@ class QuoteParts:
 
 
 def _words(data: bytes) -> list[bytes]:
-    """Whole words of 32 bytes."""
+    """Splits bytes into words of 32."""
     return [data[at : at + 32] for at in range(0, len(data), 32)]
 
 
@@ -296,7 +296,7 @@ def _is_address(text: str) -> bool:
 
 
 def _read(name: str, kind: Any, value: Any) -> Any:
-    """A value of the JSON as the field's type."""
+    """Converts a JSON value to the type of the field."""
     if kind is int:
         _need(isinstance(value, int) and not isinstance(value, bool), f"{name} is a whole number")
         return value
