@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -123,7 +124,8 @@ class Place:
         self.run_file.write_text(RUN_FILE)
         (self.folder / "password").write_text(PASSWORD + "\n")
         for index, role in enumerate(ROLES):
-            import_key(self.key(role), PASSWORD, bytes(account(SEED, index).key), scrypt_n=2)
+            if not self.key(role).exists():
+                import_key(self.key(role), PASSWORD, bytes(account(SEED, index).key), scrypt_n=2)
 
     def key(self, role: str) -> Path:
         return self.folder / "keystores" / f"{role}.json"
@@ -161,17 +163,27 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A chain with our contracts, where everyone but stranger and operator has 10,000 tokens.
+def place(deployed: tuple[Place, int], tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The deployed chain as it was at first, with files of its own: modules do not see what others did."""
+    original, snapshot = deployed
+    original.devnet.revert(snapshot)
+    folder = tmp_path_factory.mktemp("place") / "files"
+    shutil.copytree(original.folder, folder)
+    return Place(original.devnet, original.url, folder)
+
+
+@pytest.fixture(scope="session")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, int]]:
+    """A chain with the contracts, where everyone but stranger and operator has 10,000 tokens, and its snapshot.
 
     Run 1 is open and starts in the far future.
     """
-    for served in _served(tmp_path_factory.mktemp("place")):
+    for served in _served(tmp_path_factory.mktemp("deployed")):
         _must(["deploy", "run", *served.acting("sponsor")])
         for role in ("sponsor", "trainer", "validator", "latecomer", "newcomer"):
             _must(["token", "mint", "10000", "--to", ADDRESS[role], *served.acting("sponsor")])
         _must(["run", "create", str(served.run_file), *served.acting("sponsor")])
-        yield served
+        yield served, served.devnet.snapshot()
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from earnest.cli.exits import Exit
 from earnest.client.run.run_file import RunFile
 from earnest.client.storage.objects import ObjectStore
 from earnest.deploy.devnet.chain import account
+from earnest.protocol.penalties import PenaltyTerms
+from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level, Role
 from tests.cli.conftest import ADDRESS, COIN, Place, Result
 
@@ -47,6 +51,18 @@ def test_the_example_is_a_run_file(cli: Cli, tmp_path: Path) -> None:
     assert printed.code == 0
     assert tomllib.loads(printed.out)["recipe"]["task"].endswith(":Shakespeare")
     assert cli("run", "create", "--example", "--json").document["example"].strip() == printed.out.strip()
+
+
+def test_the_example_s_terms_are_the_protocol_s_defaults() -> None:
+    """The example shows the defaults, so that a sponsor can leave them out. Only the Task's own terms differ."""
+    example = tomllib.loads((files("earnest.cli") / "run_example.toml").read_text())
+    assert example["penalties"].items() <= asdict(PenaltyTerms()).items()
+    recipe, defaults = example["recipe"], asdict(Recipe(task="any:Task", pool_size=2048))
+    assert recipe["scoring"].pop("clip_norm") == 20.0  # depends on the model
+    for table in ("inner", "codec", "outer", "scoring"):
+        assert recipe[table].items() <= defaults[table].items(), table
+    plain = {name: value for name, value in recipe.items() if not isinstance(value, dict) and name != "task"}
+    assert plain.items() <= defaults.items()
 
 
 def test_the_small_run_of_the_documents_is_a_run_of_the_devnet_s_accounts(place: Place, cli: Cli) -> None:

@@ -72,7 +72,7 @@ def play(good: Seat, watch: Watch) -> None:
     good.work(watch.record.run)
     watch.until(lambda _: len(seen.manifests) == 2, "both have revealed")
     watch.jump(schedule.report_commit(0).start)
-    watch.until(lambda _: bool(seen.report_commits), "the report is sealed")
+    watch.until(lambda _: bool(seen.report_commits), "the report is committed")
     watch.jump(schedule.report_reveal(0).start)
     watch.until(lambda _: bool(seen.report_words), "the report is revealed")
     watch.jump(schedule.settle(0).start)

@@ -81,9 +81,9 @@ def _play(round: int, trainers: Sequence[Seat], validators: Sequence[Seat], watc
 
 
 def _report(round: int, validators: Sequence[Seat], watch: Watch) -> None:
-    """Both report; in the fatal round one is killed with its report sealed."""
+    """Both report; in the fatal round one is killed after committing its report."""
     schedule, seen = watch.record.params.schedule(), watch.record.round(round)
-    watch.until(lambda _: len(seen.report_commits) == 2, f"both have sealed a report of round {round}")
+    watch.until(lambda _: len(seen.report_commits) == 2, f"both have committed a report of round {round}")
     if round == FATAL_ROUND:
         validators[0].node.kill()
     watch.jump(schedule.report_reveal(round).start)

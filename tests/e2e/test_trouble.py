@@ -148,7 +148,7 @@ def _play(watch: Watch, seats: list[Seat], proxy: Proxy) -> None:
     proxy.up()
     watch.until(lambda _: len(seen.manifests) == 2, "the other has revealed")
     watch.jump(schedule.report_commit(0).start)
-    watch.until(lambda _: bool(seen.report_commits), "the report is sealed")
+    watch.until(lambda _: bool(seen.report_commits), "the report is committed")
     watch.jump(schedule.report_reveal(0).start)
     watch.until(lambda _: bool(seen.report_words), "the report is revealed")
     watch.jump(schedule.settle(0).start)
