@@ -1,8 +1,8 @@
 """The embedded chain: eth-tester on py-evm (Prague, and Osaka's P-256 precompile) in the process, for demo and tests.
 
-It is an eth-tester chain (`devnet.tester`) with a backend of its own, because a chain that decides a demo's random
-seeds must not be random itself: eth-tester's draws `prevrandao` from the operating system and reads the wall clock,
-refuses nonce gaps, and leaves out revert data. Here a block follows from its parent, its time and its transactions.
+It is an eth-tester chain (`devnet.tester`) with its own backend. A demo's seeds come from the chain, so its blocks
+must be reproducible: eth-tester's backend draws `prevrandao` from the operating system, reads the wall clock, refuses
+nonce gaps and omits revert data. Here a block is determined by its parent, its time and its transactions.
 
     devnet = Devnet(accounts={"0x…": 10**24})
     DevnetProvider(devnet)                           # in process: a transaction is mined when it arrives
@@ -53,7 +53,7 @@ UNDECODABLE = (ValidationError, RLPException, BadSignature, PyEVMError, ValueErr
 
 @dataclass(frozen=True)
 class Mined:
-    """A block as it was mined: header, transactions and their receipts, in order."""
+    """A mined block: header, transactions and their receipts, in order."""
 
     header: BlockHeaderAPI
     transactions: tuple[SignedTransactionAPI, ...] = ()
@@ -62,7 +62,7 @@ class Mined:
 
 @dataclass(frozen=True)
 class Message:
-    """What `eth_call` and `eth_estimateGas` run: a transaction without signature, nonce and fee."""
+    """Input of `eth_call` and `eth_estimateGas`: a transaction without signature, nonce and fee."""
 
     sender: bytes = ZERO_ADDRESS
     to: bytes = b""  # empty creates a contract
@@ -72,20 +72,20 @@ class Message:
 
 
 def account(seed: bytes, index: int) -> LocalAccount:
-    """The devnet key number `index` of a seed: keccak256(seed || uint32 index). Worthless anywhere else."""
+    """Returns the account number `index` of a seed; its key is keccak256(seed || uint32 index)."""
     return Account.from_key(keccak(seed + index.to_bytes(4, "big")))
 
 
 def floor_gas(data: bytes) -> int:
-    """What a transaction with this data costs at least (EIP-7623); py-evm charges it but does not ask for it."""
+    """Returns the minimum gas of a transaction with this data (EIP-7623); py-evm charges it but does not check it."""
     return 21_000 + 10 * (4 * len(data) - 3 * data.count(0))
 
 
 class Devnet:
-    """One chain with one clock, and the clock is the chain's: a block's time is max(parent + 1, clock).
+    """One chain with one clock: a block's time is max(parent + 1, clock).
 
-    In process the clock stands still until `travel` or `evm_increaseTime` sets it, and every transaction
-    that can run is mined at once. Served it follows the clock passed in, and blocks come in a fixed beat.
+    In process, the clock stands still until `travel` or `evm_increaseTime` sets it, and every transaction
+    that can run is mined at once. Served, it follows the clock passed in, and blocks come at fixed intervals.
 
     accounts: address -> wei at genesis. genesis_time: unix seconds. finality: blocks behind the head that the
     tags `safe` and `finalized` name. Every method may be called from any thread.
@@ -134,7 +134,7 @@ class Devnet:
         return self.head.header.timestamp
 
     def travel(self, to: int) -> None:
-        """Sets the clock to `to`, unix seconds, and mines a block there; nothing if the chain is past it.
+        """Sets the clock to `to` (unix seconds) and mines a block; does nothing if the chain is past it.
 
         Raises ValueError after the year 36,812 (2**40 s).
         """
@@ -144,7 +144,7 @@ class Devnet:
                 self._mine_block()
 
     def increase_time(self, seconds: int) -> int:
-        """Moves the clock on without mining; returns how far the chain is ahead of the clock passed in.
+        """Advances the clock without mining. Returns the seconds that the chain is ahead of the clock passed in.
 
         Raises ValueError as `travel` does.
         """
@@ -153,7 +153,7 @@ class Devnet:
             return self._offset
 
     def mine(self, count: int = 1) -> None:
-        """Mines `count` blocks; the first takes what waits. Raises ValueError outside 0..10,000."""
+        """Mines `count` blocks; the first takes the waiting transactions. Raises ValueError outside 0..10,000."""
         if not 0 <= count <= MAX_MINE:
             raise ValueError(f"cannot mine {count} blocks at once, at most {MAX_MINE}")
         with self.lock:
@@ -162,7 +162,7 @@ class Devnet:
 
     @contextmanager
     def follow(self, clock: Callable[[], float]) -> Iterator[None]:
-        """While open, `clock` (unix seconds) drives the time and transactions wait for the next block.
+        """Inside the block, `clock` (unix seconds) sets the time, and transactions wait for the next block.
 
         A chain that is ahead of the clock stays as far ahead.
         """
@@ -184,23 +184,23 @@ class Devnet:
         return self._blocks[-1]
 
     def block(self, number: int) -> Mined | None:
-        """The block with this number, None if there is none yet."""
+        """Returns the block with this number, None if there is none yet."""
         return self._blocks[number] if 0 <= number < len(self._blocks) else None
 
     def block_number(self, block_hash: bytes) -> int | None:
-        """The number of the block with this hash, None if it isn't on the chain."""
+        """Returns the number of the block with this hash, None if it is not on the chain."""
         return self._block_numbers.get(Hash32(block_hash))
 
     def position(self, transaction_hash: bytes) -> tuple[int, int] | None:
-        """(block number, index) of a mined transaction."""
+        """Returns (block number, index) of a mined transaction, None for any other."""
         return self._positions.get(transaction_hash)
 
     def snapshot(self) -> int:
-        """A handle for `revert`."""
+        """Returns a handle for `revert`."""
         return self.head.header.block_number
 
     def revert(self, snapshot: int) -> None:
-        """Forgets every block after a snapshot, as a reorganisation does. Waiting transactions stay."""
+        """Removes every block after a snapshot, as a reorganisation does. Waiting transactions stay."""
         with self.lock:
             for gone in self._blocks[snapshot + 1 :]:
                 del self._block_numbers[gone.header.hash]
@@ -211,9 +211,9 @@ class Devnet:
     # Transactions
 
     def send(self, raw: bytes) -> bytes:
-        """Takes a signed transaction, returns its hash; in process mined now unless its nonce leaves a gap.
+        """Takes a signed transaction and returns its hash. In process it is mined now, unless its nonce leaves a gap.
 
-        Raises TransactionRejected with the words of a public node: it cannot be decoded, wrong chain, nonce too low,
+        Raises TransactionRejected with the messages of a public node: it cannot be decoded, wrong chain, nonce too low,
         cannot pay, gas too low or above the block's, underpriced replacement.
         """
         with self.lock:
@@ -223,7 +223,7 @@ class Devnet:
             return transaction_hash
 
     def accept(self, raw: bytes) -> bytes:
-        """As `send`, but the transaction waits for the next block."""
+        """Does the same as `send`, but the transaction waits for the next block."""
         with self.lock:
             transaction = self._decode(raw)
             state = self.state(self.head.header)
@@ -232,16 +232,16 @@ class Devnet:
             return transaction.hash
 
     def pending_nonce(self, sender: bytes) -> int:
-        """The next nonce of an account, waiting transactions included."""
+        """Returns the next nonce of an account, including waiting transactions."""
         with self.lock:
             return self.mempool.next_nonce(sender, self.state(self.head.header).get_nonce(Address(sender)))
 
     def state(self, header: BlockHeaderAPI) -> StateAPI:
-        """The state after a block. Writing to it changes nothing on the chain."""
+        """Returns the state after a block. Writing to it does not change the chain."""
         return self._chain.get_vm(header).state
 
     def call(self, call: Message, header: BlockHeaderAPI) -> ComputationAPI:
-        """Runs a call on the state after a block and in its context, at no fee; nothing is kept.
+        """Runs a call on the state after a block and in its context, without a fee and without changing the chain.
 
         Raises ValidationError if it cannot start (value above the balance, gas below the intrinsic cost).
         """
@@ -309,7 +309,7 @@ class Devnet:
         self._blocks.append(Mined(block.header, tuple(transactions), tuple(receipts)))
 
     def _run_waiting(self) -> tuple[list[SignedTransactionAPI], list[ReceiptAPI]]:
-        """Applies what fits into the block being built, best tip first; drops what cannot run any more."""
+        """Applies the transactions that fit into the block, best tip first; drops those that can no longer run."""
         state = self.state(self.head.header)
         nonces = {sender: state.get_nonce(Address(sender)) for sender in self.mempool.senders}
         transactions: list[SignedTransactionAPI] = []
@@ -321,7 +321,7 @@ class Devnet:
             self.mempool.drop(best)
             try:
                 _, receipt, _ = self._chain.apply_transaction(best)
-            except ValidationError:  # its sender spent the money elsewhere
+            except ValidationError:  # its sender no longer has the balance
                 continue
             nonces[best.sender] += 1
             transactions.append(best)
@@ -345,7 +345,7 @@ class _VM(PragueVM):
 
 
 class _Chain(MiningChain):
-    """A chain whose pending block does not look at the wall clock."""
+    """A chain whose pending block does not read the wall clock."""
 
     def create_header_from_parent(
         self, parent_header: BlockHeaderAPI, **header_params: Any

@@ -1,4 +1,4 @@
-"""Transactions that wait for a block: ordered by nonce, replaceable by a higher fee, bounded."""
+"""Transactions that wait for a block: ordered by nonce, replaceable at a higher fee, limited in number."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from eth.abc import SignedTransactionAPI
 
 MAX_PER_SENDER = 64
 MAX_TOTAL = 4096
-PRICE_BUMP_PERCENT = 10  # what go-ethereum asks of a replacement
+PRICE_BUMP_PERCENT = 10  # required of a replacement, as in go-ethereum
 
 Address = bytes
 
 
 class TransactionRejected(Exception):
-    """A transaction that the pool does not take; the message is what a client is told."""
+    """The pool rejects a transaction; the message is sent to the client."""
 
 
 class Mempool:
-    """Pending transactions per sender and nonce. Gaps are allowed; only runs without a gap are offered."""
+    """Pending transactions by sender and nonce. Nonce gaps are allowed; a transaction after a gap waits."""
 
     def __init__(self) -> None:
         self._by_sender: dict[Address, dict[int, SignedTransactionAPI]] = {}
@@ -43,32 +43,32 @@ class Mempool:
         self._by_sender.setdefault(transaction.sender, {})[transaction.nonce] = transaction
 
     def drop(self, transaction: SignedTransactionAPI) -> None:
-        """Forgets whatever waits under this transaction's sender and nonce."""
+        """Removes the waiting transaction with this sender and nonce."""
         queue = self._by_sender.get(transaction.sender, {})
         queue.pop(transaction.nonce, None)
         if not queue:
             self._by_sender.pop(transaction.sender, None)
 
     def next_nonce(self, sender: Address, next_nonce: int) -> int:
-        """The first nonce not used on the chain or waiting without a gap ("pending")."""
+        """Returns the first nonce that is neither used on the chain nor waiting without a gap ("pending")."""
         queue = self._by_sender.get(sender, {})
         while next_nonce in queue:
             next_nonce += 1
         return next_nonce
 
     def best(self, nonces: dict[Address, int], base_fee: int) -> SignedTransactionAPI | None:
-        """The best-paying transaction that can run, given each sender's next nonce; None if there is none."""
+        """Returns the runnable transaction with the highest tip, given each sender's next nonce; None without one."""
         ready = [queue[nonces[s]] for s, queue in self._by_sender.items() if nonces.get(s) in queue]
         payable = [transaction for transaction in ready if transaction.max_fee_per_gas >= base_fee]
         return max(payable, key=lambda t: _effective_tip(t, base_fee), default=None)
 
     def find(self, transaction_hash: bytes) -> SignedTransactionAPI | None:
-        """The waiting transaction with this hash."""
+        """Returns the waiting transaction with this hash, None without one."""
         return next((t for t in self if t.hash == transaction_hash), None)
 
     @property
     def senders(self) -> list[Address]:
-        """Everyone who has a transaction waiting, longest waiting first."""
+        """Senders of waiting transactions, longest waiting first."""
         return list(self._by_sender)
 
     def __iter__(self) -> Iterator[SignedTransactionAPI]:

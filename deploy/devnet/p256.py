@@ -1,7 +1,7 @@
-"""The P-256 precompile of the Osaka fork (EIP-7951), which py-evm, at Prague, does not have yet.
+"""The P-256 precompile of the Osaka fork (EIP-7951), which py-evm does not have yet: it stops at Prague.
 
 Input: 160 bytes h || r || s || x || y, big-endian. Output: 32 bytes equal to 1 for a good signature of the digest h
-under the public key (x, y), else nothing. It never fails and always takes its gas; high s is good too, as on the fork.
+under the public key (x, y), else nothing. It never fails and always costs its gas. A high s is valid, as on the fork.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def p256_verify(computation: ComputationAPI) -> ComputationAPI:
 
 
 def verifies(data: bytes) -> bool:
-    """Whether `data` is h || r || s || x || y of a good signature. EIP-7951, in the order of its checks."""
+    """Returns True if `data` is h || r || s || x || y of a good signature. Checks in the order of EIP-7951."""
     if len(data) != 160:
         return False
     digest, (r, s, x, y) = data[:32], (int.from_bytes(data[at : at + 32]) for at in range(32, 160, 32))
@@ -35,7 +35,7 @@ def verifies(data: bytes) -> bool:
         return False
     try:
         key = ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
-    except ValueError:  # not on the curve; (0, 0), which stands for infinity, is not either
+    except ValueError:  # not on the curve, like (0, 0), the encoding of infinity
         return False
     try:
         key.verify(encode_dss_signature(r, s), digest, ec.ECDSA(Prehashed(SHA256())))

@@ -36,7 +36,7 @@ Json = Any
 
 
 class RpcError(Exception):
-    """An error object: code and message, and the revert data where there is some."""
+    """A JSON-RPC error: code, message, and the revert data if there is any."""
 
     def __init__(self, code: int, message: str, data: str | None = None) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class RpcError(Exception):
 
 
 def answer(devnet: Devnet, body: bytes) -> bytes:
-    """Answers the body of a request, one call or a batch of at most 100, with the body of the response."""
+    """Returns the response body for a request body: one call, or a batch of at most 100."""
     if body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         return _encode(_failure(None, RpcError(-32600, "the request is nested too deeply")))
     try:
@@ -105,7 +105,7 @@ def _encode(response: Json) -> bytes:
 
 
 def _integer(value: Json) -> int:
-    """A quantity: 0x-prefixed hex, or a plain number as the evm_ methods are often given."""
+    """Parses a quantity: 0x-prefixed hex, or a plain number, which clients send to the evm_ methods."""
     try:
         number = int(value, 16) if isinstance(value, str) and value.startswith("0x") else int(value)
     except (TypeError, ValueError) as error:
@@ -132,7 +132,7 @@ def _list(value: Json) -> list[Json]:
 
 
 def _find_block(devnet: Devnet, block: Json) -> Mined | None:
-    """A block by tag, number, or EIP-1898 object; `pending` is read as `latest`."""
+    """Returns a block by tag, number or EIP-1898 object; `pending` means `latest`."""
     head = devnet.head.header.block_number
     if isinstance(block, dict):
         if "blockHash" in block:
@@ -390,7 +390,7 @@ def _eth_call(devnet: Devnet, transaction: Json, block: Json = "latest") -> Json
 
 
 def _estimate_gas(devnet: Devnet, transaction: Json, block: Json = "latest") -> Json:
-    """What a call spends when it has plenty, plus what calls inside it hold back (EIP-150), then tried."""
+    """Estimates gas: runs with plenty, adds the reserve of inner calls (EIP-150), then searches."""
     call, mined = _call(transaction), _require_block(devnet, block)
     spent = call.gas - _run(devnet, call, mined).get_gas_remaining()
     low, high = spent - 1, call.gas
@@ -448,7 +448,7 @@ def _fee_history(devnet: Devnet, count: Json, newest: Json, percentiles: Json = 
 
 
 def _tips(mined: Mined, percentiles: list[float]) -> list[str]:
-    """Tips at the given percentiles of a block's transactions, wei per gas; zeros for an empty block."""
+    """Returns the tips at these percentiles of a block's transactions, in wei per gas; zeros for an empty block."""
     tips = sorted(_gas_price(t, mined) - _base_fee(mined) for t in mined.transactions) or [0]
     return [hex(tips[min(int(len(tips) * p / 100), len(tips) - 1)]) for p in percentiles]
 

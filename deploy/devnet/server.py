@@ -1,4 +1,4 @@
-"""Two ways to the embedded chain: a web3 provider in the process, and a server over HTTP JSON-RPC."""
+"""Access to the embedded chain: a web3 provider in the process, and an HTTP JSON-RPC server."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def serve(
 ) -> Iterator[DevnetServer]:
     """Serves the chain over HTTP JSON-RPC in a thread and mines a block every `block_time_s` seconds.
 
-    clock: unix seconds, usually `time.time`; a chain that is ahead of it stays as far ahead. Port 0 picks a free one.
-    On leaving, server and clock stop; the chain stays. Raises OSError if the address cannot be bound.
+    clock: unix seconds, usually `time.time`; a chain that is ahead of it stays as far ahead. Port 0: any free port.
+    At the end of the block the server and the clock stop; the chain stays. Raises OSError if the address is not free.
     """
     with devnet.follow(clock), DevnetServer(devnet, host, port, block_time_s) as server:
         yield server
 
 
 class DevnetProvider(JSONBaseProvider):
-    """The chain as a web3 provider, in process; bytes in and out are the same as over HTTP."""
+    """The chain as a web3 provider in the process. Requests and responses have the same bytes as over HTTP."""
 
     def __init__(self, devnet: Devnet) -> None:
         super().__init__()
