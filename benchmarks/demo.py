@@ -1,10 +1,10 @@
-"""What every attack costs whom: the demo over several seeds, on the embedded chain.
+"""Measures what every attack costs, and whom: the demo over several seeds, on the embedded chain.
 
     python -m benchmarks.demo [--seeds 10] [--attacks sign-flip,copy] [--codec dense-bf16] [--output build/bench-demo]
 
-Each demo is a process of its own and leaves its result as a file, so an interrupted run goes on where it stopped. The
-three validators of a demo hold the same inputs on the same machine, so what one has judged is not measured again for
-the others; everything else is the demo as it is. The row `none` is the baseline.
+Each demo is a process of its own and writes its result to a file, so an interrupted benchmark continues where it
+stopped. The three validators of a demo judge the same inputs, so these are judged once per round. The row `none` is the
+baseline.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from earnest.demo.adversaries import ATTACKS
-from earnest.demo.demo import DemoOptions, set_up
+from earnest.demo.attacks.trainers import ATTACKS
+from earnest.demo.options import DemoOptions
+from earnest.demo.play import set_up
 from earnest.validator.judge import Judgement, RoundInputs, judge_round
 
 AT_ONCE = 2
 
 
 def judge_once() -> Callable[[RoundInputs], Judgement]:
-    """`judge_round`, computed once per distinct round and submissions."""
+    """Returns `judge_round` with a cache over base states, seeds and submissions."""
     known: dict[tuple[Any, ...], Judgement] = {}
 
     def judge(inputs: RoundInputs) -> Judgement:
@@ -43,15 +44,15 @@ def judge_once() -> Callable[[RoundInputs], Judgement]:
 
 
 def play(attack: str, seed: int, codec: str, file: Path) -> None:
-    """One demo; its result goes to `file`."""
-    options = DemoOptions(file.with_suffix(""), seed=seed, attack=attack, codec=codec)
-    with set_up(options, judge_once()) as demo:
+    """Plays a demo and writes its result to `file`."""
+    options = DemoOptions(file.with_suffix(""), seed=seed, attack=attack, codec=codec, judge=judge_once())
+    with set_up(options) as demo:
         result = demo.play(lambda report: None)
     file.write_text(json.dumps(result))
 
 
 def play_all(jobs: Sequence[tuple[str, int]], codec: str, output: Path) -> None:
-    """Plays what is missing, two at once, each on one core."""
+    """Plays the demos that have no file yet, two at a time."""
 
     def run(job: tuple[str, int]) -> None:
         attack, seed = job
@@ -75,7 +76,7 @@ def play_all(jobs: Sequence[tuple[str, int]], codec: str, output: Path) -> None:
 
 
 def facts(result: dict[str, Any]) -> dict[str, Any]:
-    """The numbers that a row is made of."""
+    """Returns the figures of one demo that a row summarises."""
     people = result["participants"]
     honest = [p for p in people if p["honest"]]
     trainers = [p for p in honest if p["role"] == "trainer"]
@@ -107,21 +108,21 @@ def facts(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def row(attack: str, results: Sequence[dict[str, Any]]) -> list[str]:
-    """One attack over all seeds that were played."""
-    found = [facts(result) for result in results]
-    shares = [f["share"] for f in found if f["share"] is not None]
-    verdicts = [f["verdict"] for f in found if f["verdict"] is not None]
-    bonds = [f["lost"] / 1e18 for f in found]
+    """Returns the table row of an attack over all seeds that were played."""
+    figures = [facts(result) for result in results]
+    shares = [f["share"] for f in figures if f["share"] is not None]
+    verdicts = [f["verdict"] for f in figures if f["verdict"] is not None]
+    bonds = [f["lost"] / 1e18 for f in figures]
     return [
         attack,
-        str(len(found)),
-        f"{statistics.mean(f['loss'] for f in found):.3f} ({max(f['loss'] for f in found):.3f})",
-        str(sum(f["honest_lost"] for f in found)),
-        f"{min(f['least_pay'] for f in found) / 1e18:.2f}",
+        str(len(figures)),
+        f"{statistics.mean(f['loss'] for f in figures):.3f} ({max(f['loss'] for f in figures):.3f})",
+        str(sum(f["honest_lost"] for f in figures)),
+        f"{min(f['least_pay'] for f in figures) / 1e18:.2f}",
         f"{100 * statistics.mean(shares):.2f} ({100 * max(shares):.2f})" if shares else "–",
         f"{len(verdicts)}, latest in round {max(verdicts)}" if verdicts else "0",
         f"{min(bonds):.2f} to {max(bonds):.2f}",
-        "yes" if all(f["agree"] for f in found) else "NO",
+        "yes" if all(f["agree"] for f in figures) else "NO",
     ]
 
 
@@ -133,7 +134,7 @@ def main() -> int:
     parser.add_argument("--attacks", default=",".join(ATTACKS))
     parser.add_argument("--codec", default="dense-bf16")
     parser.add_argument("--output", type=Path, default=Path("build/bench-demo"))
-    parser.add_argument("--show", action="store_true", help="print what was played so far, play nothing")
+    parser.add_argument("--show", action="store_true", help="print the demos played so far, play none")
     parser.add_argument("--one", nargs=2, metavar=("ATTACK", "SEED"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     attacks = options.attacks.split(",")
@@ -166,7 +167,7 @@ def main() -> int:
     for attack in attacks:
         played = [file(attack, s) for s in range(options.seeds) if file(attack, s).exists()]
         if played:
-            table.add_row(*row(attack, [json.loads(one.read_text()) for one in played]))
+            table.add_row(*row(attack, [json.loads(path.read_text()) for path in played]))
     Console(width=150).print(table)
     return 0
 

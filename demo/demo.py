@@ -36,7 +36,7 @@ from earnest.client.run.bundle import RunFiles, publish
 from earnest.client.run.follower import Follower
 from earnest.client.trainer.job import HonestWork
 from earnest.client.trainer.node import TrainerNode
-from earnest.demo.adversaries import ATTACKS, Forgery
+from earnest.demo.attacks.trainers import ATTACKS, Forgery
 from earnest.demo.cheats import CHEATS, Cheat, demo_policy, enclave
 from earnest.deploy.devnet.chain import Devnet
 from earnest.deploy.devnet.chain import account as devnet_key

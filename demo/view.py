@@ -1,4 +1,4 @@
-"""How the demo is shown: a line per round as it closes, a summary in plain words, and a picture."""
+"""Shows a demo: a table for each settled round, a summary as text, and a picture."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def tokens(wei: str | int) -> str:
 
 
 def keys_table(attestation: dict[str, Any]) -> Group:
-    """Whose machines an attested run takes, and what the registry said to each trainer's key."""
+    """Shows the root of an attested run and how the registry answered each trainer's key."""
     table = Table()
-    for heading in ("trainer", "what it does", "what the registry said"):
+    for heading in ("trainer", "what it does", "answer of the registry"):
         table.add_column(heading)
-    for one in attestation["keys"]:
-        refused = "; ".join(one["refused"])
-        told = f"refused: {refused}" if refused else f"registered {one['key'][:10]}.."
-        table.add_row(one["name"], one["told"], told, style="red" if one["cheat"] else None)
+    for key in attestation["keys"]:
+        refused = "; ".join(key["refused"])
+        answer = f"refused: {refused}" if refused else f"registered {key['key'][:10]}.."
+        table.add_row(key["name"], key["description"], answer, style="red" if key["cheat"] else None)
     return Group(
         Text(attestation["warning"], style="bold white on red"),
         Text(f"Root {attestation['root']}, id 0x{attestation['root_id']}"),
@@ -40,16 +40,17 @@ def keys_table(attestation: dict[str, Any]) -> Group:
 
 
 def round_table(report: dict[str, Any], dense_bytes: int) -> Group:
-    """One round: what each trainer's update was judged to be, what it was paid, and its bond after.
+    """Shows a round: the verdict, weight (0 to 1) and pay of each trainer's update, and the trainer's bond afterwards.
 
-    In an attested run, instead of the bond, who refused what and why.
+    An attested run shows the reasons for refusals instead of the bond.
     """
-    trial = ", a trial that is not paid" if report["trial"] else ""
+    trial = " (trial round, pays next to nothing)" if report["trial"] else ""
     title = f"Round {report['round']}{trial}: held-out loss {report['loss']:.3f} nats per byte"
     if report["update_bytes"]:
-        title += f", {report['update_bytes']:,} bytes an update ({dense_bytes / report['update_bytes']:.0f} x smaller)"
+        ratio = dense_bytes / report["update_bytes"]
+        title += f", {report['update_bytes']:,} bytes per update (1/{ratio:.0f} of dense)"
     reasons: dict[str, list[str]] | None = report.get("reasons")
-    last = "bond" if reasons is None else "refused, and why"
+    last = "bond" if reasons is None else "reasons"
     table = Table()
     for heading in ("trainer", "verdict", "weight", "pay", last):
         table.add_column(heading, justify="right" if heading in ("weight", "pay", "bond") else "left")
@@ -67,62 +68,71 @@ def round_table(report: dict[str, Any], dense_bytes: int) -> Group:
 
 
 def summary_table(result: dict[str, Any]) -> Table:
-    """Everyone at the end: what they put up, what they have left, what they earned."""
-    table = Table(title="At the end", title_justify="left")
+    """Shows what everyone bonded, has left, and earned."""
+    table = Table(title="At the end (tokens)", title_justify="left")
     for heading in ("who", "honest", "bond before", "bond after", "earned"):
         table.add_column(heading, justify="left" if heading in ("who", "honest") else "right")
-    for one in result["participants"]:
+    for member in result["participants"]:
         table.add_row(
-            one["name"],
-            "yes" if one["honest"] else one["cheat"] or "no",
-            tokens(one["bond_start_wei"]),
-            tokens(one["bond_end_wei"]),
-            tokens(one["earned_wei"]),
-            style=None if one["honest"] else "red",
+            member["name"],
+            "yes" if member["honest"] else member["cheat"] or "no",
+            tokens(member["bond_start_wei"]),
+            tokens(member["bond_end_wei"]),
+            tokens(member["earned_wei"]),
+            style=None if member["honest"] else "red",
         )
     return table
 
 
-def last_line(result: dict[str, Any]) -> str:
-    """What happened, in one plain sentence or two."""
+def summary(result: dict[str, Any]) -> str:
+    """Returns as text what happened."""
     everyone = result["participants"]
-    honest = [one for one in everyone if one["honest"] and one["role"] == "trainer"]
-    earned = sum(int(one["earned_wei"]) for one in honest) // max(1, len(honest))
-    agreed = len(set(result["state_roots"].values())) == 1
-    kept = all(one["bond_end_wei"] == one["bond_start_wei"] for one in everyone if one["honest"])
-    text = (
-        f"The model went from {result['initial_loss']:.2f} to {result['final_loss']:.2f} nats per byte in "
-        f"{len(result['rounds'])} rounds; {len(honest)} honest trainers earned {tokens(earned)} on average and "
-        + ("lost no bond" if kept else "lost some bond")
-    )
-    text += "".join(_cheat_told(one, result["attack"]) for one in everyone if not one["honest"])
+    honest = [member for member in everyone if member["honest"]]
+    trainers = [member for member in honest if member["role"] == "trainer"]
+    mean = sum(int(member["earned_wei"]) for member in trainers) // max(1, len(trainers))
+    unharmed = all(member["bond_end_wei"] == member["bond_start_wei"] for member in honest)
+    rounds, roots = len(result["rounds"]), result["state_roots"]
+    sentences = [
+        f"In {rounds} round{'s' * (rounds > 1)} the model's held-out loss went from {result['initial_loss']:.2f} to "
+        f"{result['final_loss']:.2f} nats per byte.",
+        f"The {len(trainers)} honest trainers earned {tokens(mean)} tokens on average, and no honest node lost bond."
+        if unharmed
+        else f"The {len(trainers)} honest trainers earned {tokens(mean)} tokens on average; honest nodes lost bond!",
+        *(_cheat_summary(member, result["attack"]) for member in everyone if not member["honest"]),
+    ]
     if (attestation := result["attestation"]) is not None:
-        text += f". Every attestation was SIMULATED, under root 0x{attestation['root_id'][:8]}.."
-    root = result["final_state_root"]
-    return (
-        f"{text}. All {len(result['state_roots'])} nodes hold the same final state, {root}."
-        if agreed
-        else text + "."
-    )
+        sentences.append(f"Every attestation was SIMULATED, under root 0x{attestation['root_id'][:8]}...")
+    if len(set(roots.values())) == 1:
+        root = result["final_state_root"]
+        sentences.append(f"All {len(roots)} nodes computed the same final state, {root}.")
+    else:
+        sentences.append("The nodes do not agree on the final state!")
+    return "\n".join(sentences)
 
 
-def _cheat_told(one: dict[str, Any], attack: str) -> str:
-    lost = int(one["bond_start_wei"]) - int(one["bond_end_wei"])
-    who = f"{attack} trainer" if one["role"] == "trainer" else "lying validator"
-    if one["cheat"]:
-        who = f"trainer with the {one['cheat']}"
-    return f"; the {who} earned {tokens(one['earned_wei'])} and lost {tokens(lost)} of its bond"
+def _cheat_summary(member: dict[str, Any], attack: str) -> str:
+    lost = int(member["bond_start_wei"]) - int(member["bond_end_wei"])
+    who = f"{attack} attacker" if member["role"] == "trainer" else "lying validator"
+    if member["cheat"]:
+        who = f"trainer with the {member['cheat']}"
+    earned = tokens(member["earned_wei"])
+    return f"The {who} ({member['name']}) earned {earned} tokens and lost {tokens(lost)} of its bond."
 
 
-def show(console: Console, result: dict[str, Any], picture: Path) -> None:
-    """The summary, the picture's place, and the last line."""
+def show(console: Console, result: dict[str, Any], output: Path) -> None:
+    """Prints what happened, and which files in `output` say more."""
     console.print(summary_table(result))
-    console.print(f"Picture: {picture}")
-    console.print(last_line(result))
+    console.print(summary(result), highlight=False)
+    console.print(
+        f"\nLook at {output}/demo.png (losses and bonds), {output}/demo.json (every number above, and more)\n"
+        f"and {output}/nodes/ (the files of every node: payloads, states, measurements, journals).",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Writes a PNG: the loss after each round, and every trainer's bond and pay over the run."""
+    """Writes a PNG: the loss after each round, and every trainer's bond (attested: pay) over the run."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -151,22 +161,23 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def _draw_money(axes: Any, result: dict[str, Any]) -> None:
-    """Every trainer's bond over the run; of an attested run, where no bond moves, its pay."""
-    attested, rounds = result["attestation"] is not None, result["rounds"]
-    trainers = [one for one in result["participants"] if one["role"] == "trainer"]
-    for number, one in enumerate(trainers):
-        name, start = one["name"], int(one["bond_start_wei"])
+    """Draws every trainer's bond over the run; in an attested run, where no bond moves, its pay."""
+    attested = result["attestation"] is not None
+    rounds = result["rounds"]
+    trainers = [member for member in result["participants"] if member["role"] == "trainer"]
+    for number, member in enumerate(trainers):
+        name, start = member["name"], int(member["bond_start_wei"])
         if attested:
             paid = accumulate((int(r["pay_wei"][name]) for r in rounds), initial=0)
             points = list(paid)
         else:
-            points = [start, *(int(r["bonds_wei"][name]) for r in rounds), int(one["bond_end_wei"])]
+            points = [start, *(int(r["bonds_wei"][name]) for r in rounds), int(member["bond_end_wei"])]
         axes.plot(
             range(len(points)),
             [point / TOKEN for point in points],
             "o-",
-            color=COLOURS[number % len(COLOURS)] if one["honest"] else CHEAT,
-            label=name if one["honest"] else f"{name} ({one['cheat'] or result['attack']})",
+            color=COLOURS[number % len(COLOURS)] if member["honest"] else CHEAT,
+            label=name if member["honest"] else f"{name} ({member['cheat'] or result['attack']})",
             markersize=4,
         )
     if attested:

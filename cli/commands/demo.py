@@ -1,4 +1,4 @@
-"""`earnest demo`: options, progress and pictures around `earnest.demo.demo`."""
+"""`earnest demo`: options and progress of `earnest.demo.play`."""
 
 from __future__ import annotations
 
@@ -33,47 +33,53 @@ def demo(
     verbose: Annotated[bool, Parameter(negative="")] = False,
     flags: Flags = PLAIN,
 ) -> Answer | None:
-    """Play a whole run on an embedded chain: real contracts, real models, real text, one trainer that cheats.
+    """Play a whole run on an embedded chain: real contracts, real models, real text, and one trainer that cheats.
 
-    Needs no key, no network and no GPU; about two minutes on two cores. The same seed gives the same roots.
+    Needs no key, no network and no GPU, and takes about two minutes on two cores. The same seed gives the same roots.
 
     Example: earnest demo --attack copy --seed 1
 
     Parameters
     ----------
     verification
-        attested: only what an enclave signed counts, and the last three trainers cheat with theirs: one swaps its code,
-        one shows an old quote, one submits what its enclave did not compute. The enclaves are SIMULATED.
+        attested: only updates that an enclave signed count. The last three trainers cheat with their enclaves: one
+        swaps its code, one shows an old quote, one submits an update that its enclave did not compute. All enclaves
+        are SIMULATED.
     attack
-        What the last trainer does instead of honest work, where verification is by incentives (default: sign-flip).
+        How the last trainer cheats, where verification is by incentives (default: sign-flip).
     lying_validator
-        Let the last validator turn its scores upside down.
+        Let the last validator reverse its scores.
     rounds
         Rounds to play (default: 6; attested 4).
     trainers
-        Trainers, at least 2; attested 5, three of which cheat (default: 4; attested 6).
+        Number of trainers, at least 2, or 5 in an attested demo (default: 4; attested 6).
     validators
-        Validators.
+        Number of validators, 1 to 16.
     codec
-        How updates are encoded: dense, or a hundred times smaller.
+        Codec of the updates. topk-2bit makes them a hundred times smaller.
     seed
-        Everything random follows it.
+        Seed of everything random.
     output
-        Folder for the picture demo.png, demo.json and the nodes' files.
+        Folder for demo.png (picture), demo.json (result) and the nodes' files.
     verbose
-        Log what the nodes do to stderr.
+        Show the nodes' logs on stderr.
     """
-    from earnest.demo.demo import DemoOptions, set_up
+    from earnest.demo.options import DemoOptions
+    from earnest.demo.play import set_up
     from earnest.demo.view import draw, keys_table, round_table, show
 
     attested = verification == "attested"
     if attested and attack is not None:
-        raise UsageError("the attested demo has its own three cheats", "leave --attack out")
-    rounds, trainers = _or(rounds, 4 if attested else 6), _or(trainers, 6 if attested else 4)
+        raise UsageError("an attested demo has its own three cheats", "leave out --attack")
+    if rounds is None:
+        rounds = 4 if attested else 6
+    if trainers is None:
+        trainers = 6 if attested else 4
     least = 5 if attested else 2
     if rounds < 1 or trainers < least or not 1 <= validators <= 16 or seed < 0:
         raise UsageError(
-            f"the demo needs a round, {least} trainers and 1 to 16 validators", "correct the numbers"
+            f"the demo needs at least 1 round, at least {least} trainers, 1 to 16 validators and a seed of 0 or more",
+            "correct the numbers",
         )
     attack = "none" if attested else attack or "sign-flip"
     options = DemoOptions(
@@ -89,25 +95,21 @@ def demo(
 
         def on_round(report: dict[str, Any]) -> None:
             progress.closed(report["round"])
-            if out is not None and report["round"] == 0 and (found := demo_world.attestation()):
-                out.print(keys_table(found))
             if out is not None:
+                if report["round"] == 0 and (attestation := demo.result.attestation()):
+                    out.print(keys_table(attestation))
                 out.print(round_table(report, report["dense_bytes"]))
 
-        demo_world = stack.enter_context(set_up(options))
+        demo = stack.enter_context(set_up(options))
         progress.began()
-        result = demo_world.play(on_round)
+        result = demo.play(on_round)
         picture = output / "demo.png"
         draw(result, picture)
         (output / "demo.json").write_text(json.dumps(result, indent=2) + "\n")
     if out is None:
         return Answer(result | {"picture": str(picture)})
-    show(out, result, picture)
+    show(out, result, output)
     return None
-
-
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
 
 
 def _quiet(session: Session, verbose: bool) -> None:
@@ -119,7 +121,7 @@ def _quiet(session: Session, verbose: bool) -> None:
 
 
 class _Progress:
-    """On stderr, what is being waited for: a bar over rounds or, where stderr is no terminal, a line for each."""
+    """Shows on stderr what goes on: a bar over the rounds or, where stderr is not a terminal, a line for each."""
 
     def __init__(self, session: Session, rounds: int) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -144,17 +146,16 @@ class _Progress:
             self._bar.stop()
 
     def began(self) -> None:
-        """The run is set up; its first round is on."""
+        """Shows that the run is set up and its first round has begun."""
         self._say(0)
 
     def closed(self, round: int) -> None:
-        """This round is settled; the next is on."""
+        """Shows that this round is settled and the next has begun."""
         self._say(round + 1)
 
     def _say(self, done: int) -> None:
-        what = (
-            f"round {done}: training and judging" if done < self._rounds else "last contests and the refund"
-        )
+        ended = done >= self._rounds
+        what = "last contests and the refund" if ended else f"round {done}: training and judging"
         if self._bar is None:
             self._session.notice(f"{what} ...")
         else:

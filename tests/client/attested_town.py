@@ -24,17 +24,15 @@ from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer
 from earnest.client.run.record import RunRecord
+from earnest.demo.world import COIN, deploy_contracts
 from earnest.deploy.devnet.chain import Devnet
 from earnest.deploy.devnet.server import DevnetProvider
-from earnest.deploy.plan import make_plan
-from earnest.deploy.run import run_plan
 from earnest.protocol.attestation import QuoteParts, Registration, key_binding, round_statement
 from earnest.protocol.constants import NO_SEAT
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.run import Level, Role, RunParams
 from tests.anvil import anvil
 
-COIN = 10**18
 DAY = 86_400
 SALT = b"\x05" * 32
 PEOPLE = ("sponsor", "trainer", "other trainer", "guardian")
@@ -190,12 +188,9 @@ def open_town(kind: str, folder: Path, document: PolicyDocument | None = None) -
 
 
 def _settle(provider: BaseProvider, chain_id: int, folder: Path, document: PolicyDocument | None) -> Town:
-    chain, intents = Chain([provider], chain_id), MemoryIntents()
-    outbox = Outbox(chain, SIGNERS["sponsor"], intents, clock=lambda: 0.0, sleep=lambda seconds: None)
-    plan = make_plan(chain_id, SIGNERS["sponsor"].address, 0)
-    manifest = run_plan(plan, chain, outbox, intents, folder / "m.json", network="devnet", git="")
-    contracts = Contracts.at(chain, manifest.address("TrainingRuns"), chain.head())
+    chain = Chain([provider], chain_id)
+    deployment = deploy_contracts(chain, SIGNERS["sponsor"], folder)
     quote = parse_quote(SimulatedAttester(VENDOR).quote(bytes(64)).quote)
     guardian = SIGNERS["guardian"].address
     policy = PolicyFile.from_quotes([quote], document, platform_keys=2, guardian=guardian)
-    return Town(chain, provider, DeployedContracts(chain, contracts, manifest.first_block), policy)
+    return Town(chain, provider, deployment, policy)

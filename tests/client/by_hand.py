@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from earnest.client.node.settler import DueCall, Settler
+from earnest.demo.world import World
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.report import Report, SeatVote, report_commitment, words_hash
 from earnest.protocol.verdicts import Verdict
-from tests.client.world import World
 
 BASE, NEWEST, EVIDENCE, SALT = (bytes([i]) * 32 for i in range(1, 5))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from earnest.demo.adversaries import ATTACKS, Forgery
+from earnest.demo.attacks.trainers import ATTACKS, Forgery
 from earnest.protocol.recipe import CodecChoice
 from earnest.training.codecs import Codec, PayloadError, make_codec
 from earnest.training.diloco.state import Spec

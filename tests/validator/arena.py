@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from earnest.client.run.record import LogPosition
-from earnest.demo.adversaries import ATTACKS, Forgery
+from earnest.demo.attacks.trainers import ATTACKS, Forgery
 from earnest.protocol import step
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root

@@ -16,6 +16,7 @@ from earnest.client.run.follower import Follower
 from earnest.client.run.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
+from earnest.demo.world import TRAINER_BOND
 from earnest.protocol.attestation import key_entry
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level
@@ -28,7 +29,7 @@ from earnest.validator.attested import Enclaves
 from earnest.validator.judge import judge_round
 from earnest.validator.payload import UNAVAILABLE, Rejection
 from tests.client.attested_town import VENDOR, Town, enclave_key, open_town
-from tests.client.world import TRAINER_BOND, make_world
+from tests.client.world import make_world
 from tests.validator.arena import Arena
 
 NOWHERE = "http://127.0.0.1:9"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from earnest.client.run.record import LogPosition
-from earnest.demo.adversaries import ATTACKS
+from earnest.demo.attacks.trainers import ATTACKS
 from earnest.protocol.consensus import Ballot, settle
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict

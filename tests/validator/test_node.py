@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from earnest.base.errors import StorageError
 from earnest.client.trainer.job import HonestWork
+from earnest.demo.world import TRAINER_BOND, VALIDATOR_BOND, VALIDATOR_POOL, World
 from earnest.protocol.merkle import content_root
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.run import Role
@@ -23,14 +24,7 @@ from earnest.validator.gain import summarise
 from earnest.validator.judge import Judgement, RoundInputs, judge_round
 from earnest.validator.margin import margin
 from earnest.validator.node import ValidatorNode
-from tests.client.world import (
-    TRAINER_BOND,
-    VALIDATOR_BOND,
-    VALIDATOR_POOL,
-    World,
-    make_world,
-    tiny_recipe,
-)
+from tests.client.world import make_world, tiny_recipe
 
 ATTACKS = ("none", "none", "none", "copy", "malformed", "zero", "absent", "scaled")
 HONEST = ("trainer-0", "trainer-1", "trainer-2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from earnest.demo.adversaries import ATTACKS
+from earnest.demo.attacks.trainers import ATTACKS
 from earnest.protocol.recipe import CodecChoice, Inner, Recipe
 from earnest.protocol.verdicts import Verdict
 from earnest.training.tasks.task import Task

@@ -13,9 +13,10 @@ from web3.types import RPCEndpoint, RPCResponse
 
 from earnest.base.errors import EarnestError, JournalLocked
 from earnest.client.account.account import Account
+from earnest.demo.world import World
 from earnest.deploy.devnet.server import DevnetProvider
 from earnest.protocol.run import Role
-from tests.client.world import World, make_world
+from tests.client.world import make_world
 
 
 class Killed(BaseException):

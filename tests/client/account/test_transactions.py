@@ -30,8 +30,9 @@ from earnest.client.account.transactions import (
     uri_calls,
     withdraw_calls,
 )
+from earnest.demo.world import COIN, TRAINER_BOND, World
 from earnest.protocol.run import Role
-from tests.client.world import COIN, TRAINER_BOND, World, make_world
+from tests.client.world import make_world
 
 IDLE = ("trainer-0", "validator-0")
 NEWCOMER = "trainer-7"

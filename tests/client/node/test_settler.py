@@ -13,11 +13,12 @@ from earnest.client.account.transactions import NotDueError, contest_calls
 from earnest.client.chain.contracts import PenaltyStatus
 from earnest.client.node.settler import Settler
 from earnest.client.run.record import RunRecord
+from earnest.demo.world import TRAINER_BOND, TRAINER_POOL, VALIDATOR_BOND, VALIDATOR_POOL
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.run import Role, RunParams
 from earnest.protocol.verdicts import Verdict
 from tests.client.by_hand import BASE, EVIDENCE, NEWEST, Rounds, words
-from tests.client.world import TRAINER_BOND, TRAINER_POOL, VALIDATOR_BOND, VALIDATOR_POOL, make_world
+from tests.client.world import make_world
 
 V0, V1, V2 = "validator-0", "validator-1", "validator-2"
 T0, T1, T2 = "trainer-0", "trainer-1", "trainer-2"

@@ -13,12 +13,13 @@ from earnest.client.run.follower import Follower
 from earnest.client.run.record import RunRecord
 from earnest.client.storage.journal import Journal
 from earnest.client.storage.objects import ObjectStore
+from earnest.demo.world import World
 from earnest.protocol.run import Role
 from earnest.protocol.seed import fallback_seed
 from earnest.training.codecs import make_codec
 from earnest.training.diloco.state import from_bytes, state_bytes, state_root
 from earnest.validator.node import ValidatorNode
-from tests.client.world import OVERLAP, World, make_world
+from tests.client.world import OVERLAP, make_world
 
 ROUNDS = 3
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from earnest.client.account.transactions import bond_calls
 from earnest.client.chain.scanner import Event
 from earnest.client.run.record import RunRecord
+from earnest.demo.world import COIN, TRAINER_BOND
 from earnest.protocol.report import words_hash
 from earnest.protocol.run import Role
 from earnest.protocol.verdicts import Verdict
 from tests.client.by_hand import BASE, EVIDENCE, NEWEST, Rounds, odd_words, words
-from tests.client.world import COIN, TRAINER_BOND, make_world
+from tests.client.world import make_world
 
 ROUNDS = 7
 

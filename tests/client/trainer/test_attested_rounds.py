@@ -26,11 +26,13 @@ from earnest.client.storage.journal import Journal
 from earnest.client.trainer.attested_rounds import AttestedRounds
 from earnest.client.trainer.enclave_keys import EnclaveKeys
 from earnest.client.trainer.node import TrainerNode
+from earnest.demo.world import TRAINER_BOND, World
+from earnest.deploy.devnet.chain import account
 from earnest.protocol.attestation import Registration, platform_hash
 from earnest.protocol.run import Role
 from earnest.protocol.verdicts import Verdict
 from tests.attestation.vectors import read
-from tests.client.world import SEED, TRAINER_BOND, World, account, make_world
+from tests.client.world import SEED, make_world
 
 T0, T1, V0, V1 = "trainer-0", "trainer-1", "validator-0", "validator-1"
 TRAINERS = tuple(f"trainer-{number}" for number in range(6))

@@ -19,7 +19,8 @@ from earnest.attestation.verifier.registration import RegistrationFacts, verify_
 from earnest.base.errors import Reverted
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.trainer.enclave_keys import RETRY_S, EnclaveKeys
-from tests.client.world import Setup, World
+from earnest.demo.world import World
+from tests.client.world import make_world
 
 VENDOR = SimulatedVendor()
 HONEST = SimulatedAttester(VENDOR, b"the training code")
@@ -36,19 +37,18 @@ class Killed(BaseException):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """An attested run whose keys outlive it; each test has trainers of its own."""
-    setup = Setup(
-        attacks=("none",),
-        validators=1,
-        idle=("trainer-0", "validator-0"),
-        spare=TRAINERS,
-        policy=POLICY,
-        params={"trainer_limit": 1 + len(TRAINERS)},
-    )
-    found = World(tmp_path_factory.mktemp("world"), setup)
-    for name in TRAINERS:
-        found.take_seat(name)
-    yield found
-    found.close_all()
+    setup: dict[str, Any] = {
+        "attacks": ("none",),
+        "validators": 1,
+        "idle": ("trainer-0", "validator-0"),
+        "spare": TRAINERS,
+        "policy": POLICY,
+        "params": {"trainer_limit": 1 + len(TRAINERS)},
+    }
+    with make_world(tmp_path_factory.mktemp("world"), **setup) as world:
+        for name in TRAINERS:
+            world.take_seat(name)
+        yield world
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from earnest.base.errors import (
 from earnest.client.account.transactions import operator_calls
 from earnest.client.node.node import Node, run_forever
 from earnest.client.trainer.node import TrainerNode
+from earnest.demo.world import TRAINER_BOND, World
 from earnest.protocol.merkle import samples_root
 from earnest.protocol.recipe import CodecChoice, Inner
 from earnest.protocol.run import Role
@@ -31,7 +32,7 @@ from earnest.protocol.verdicts import Verdict
 from earnest.training.codecs import inner_steps
 from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerState, TrainingDiverged
 from earnest.training.diloco.state import State
-from tests.client.world import TRAINER_BOND, World, make_world, tiny_recipe
+from tests.client.world import make_world, tiny_recipe
 
 T0, T1, T9, V0 = "trainer-0", "trainer-1", "trainer-9", "validator-0"
 

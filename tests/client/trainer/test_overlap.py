@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from earnest.client.trainer.node import TrainerNode
 from earnest.client.trainer.timesheet import TRAINING
+from earnest.demo.world import World
 from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.recipe import CodecChoice, Outer
 from earnest.protocol.run import Role
@@ -20,7 +21,7 @@ from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.overlap import local_start
 from earnest.training.tasks.shakespeare import Shakespeare
 from earnest.training.tasks.task import Batch
-from tests.client.world import OPTIONS, OVERLAP, World, make_world, tiny_recipe
+from tests.client.world import OPTIONS, OVERLAP, make_world, tiny_recipe
 
 T0, T1, V0 = "trainer-0", "trainer-1", "validator-0"
 EAGER = tiny_recipe(overlap="eager", outer=Outer(0.4, 0.9))

@@ -19,13 +19,14 @@ from earnest.client.storage import objects
 from earnest.client.storage.database import Database
 from earnest.client.trainer import node as trainer_module
 from earnest.client.trainer.node import TrainerNode
+from earnest.demo.world import TRAINER_BOND, World
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.recipe import CodecChoice, Inner
 from earnest.training.diloco.engine import LocalRound, SingleProcess, TrainerState
 from earnest.training.diloco.state import State
 from tests.client.trainer.test_attested_rounds import at_work, attested_world, keeper, machine
 from tests.client.trainer.test_overlap import gated
-from tests.client.world import OVERLAP, TRAINER_BOND, World, make_world, tiny_recipe
+from tests.client.world import OVERLAP, make_world, tiny_recipe
 
 T0, V0 = "trainer-0", "validator-0"
 SPARSE = tiny_recipe(

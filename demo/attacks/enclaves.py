@@ -1,14 +1,14 @@
-"""The attested demo's machines: SIMULATED ones, the policy that takes them, and three trainers that cheat with theirs.
+"""Trainers of an attested run that cheat with their enclaves, the SIMULATED machines, and the policy that admits them.
 
-The cheats use the same attester, keeper and node as everybody, and change one thing each. The registry refuses their
-keys, the run's contract their signatures, and the validators what they reveal without.
+Each cheat uses the same attester, keeper and node as an honest trainer and changes one thing. The registry refuses
+their keys, `TrainingRuns` refuses their signatures, and validators give no weight to updates revealed without one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_file import PolicyFile
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from earnest.client.account.account import Account
     from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
-    from earnest.client.chain.contracts import EnclaveKey as LiveKey
-    from earnest.client.node.node import NodeParts
 
 CODE: Final = b"the training code that the sponsor measured"
 OTHER_CODE: Final = b"training code with a change of its owner's"
@@ -37,65 +35,61 @@ OTHER_CODE: Final = b"training code with a change of its owner's"
 
 @dataclass(frozen=True)
 class Cheat:
-    """What one trainer does instead of what it is paid for; `attack` is what becomes of its payloads."""
+    """One way to cheat. `attack` says how the trainer changes its payloads (`attacks.trainers.ATTACKS`)."""
 
     name: str
-    told: str
+    description: str
     attack: str
 
 
-SWAPPED_CODE: Final = Cheat("swapped code", "runs code that saves itself the training", "noise")
+SWAPPED_CODE: Final = Cheat("swapped code", "runs code that skips the training", "noise")
 OLD_QUOTE: Final = Cheat("old quote", "shows a quote that was made for an earlier key", "none")
-OTHER_MANIFEST: Final = Cheat("other manifest", "submits what its enclave did not compute", "sign-flip")
+OTHER_MANIFEST: Final = Cheat(
+    "other manifest", "submits an update that its enclave did not compute", "sign-flip"
+)
 CHEATS: Final = (SWAPPED_CODE, OLD_QUOTE, OTHER_MANIFEST)
-"""What the last three trainers do, in seat order."""
+"""The cheats of the last three trainers, in seat order."""
 
 
 def demo_policy() -> PolicyFile:
-    """What the sponsor of the demo takes: its code, on any up-to-date machine of the SIMULATED vendor."""
+    """Returns the policy of the demo's sponsor: its code, on any up-to-date machine of the SIMULATED vendor."""
     return PolicyFile.from_quotes([parse_quote(SimulatedAttester(code=CODE).quote(bytes(64)).quote)])
 
 
-def enclave(
+def make_enclave(
     cheat: Cheat | None,
     machine: int,
     account: Account,
-    parts: NodeParts,
+    run: int,
     policy: PolicyFile,
     random: Callable[[int], bytes],
     forge: Forge | None,
 ) -> tuple[AttestedRounds, Forge | None]:
-    """What attests for a trainer on the SIMULATED platform number `machine`, and what becomes of its payloads.
+    """Returns what attests for a trainer on the SIMULATED platform number `machine`, and what forges its payloads.
 
-    `forge` makes what a cheat would rather submit than what was computed.
+    `forge` makes the payload that a cheat submits instead of the computed one.
     """
-    run = parts.follower.record.run
+    chain, registry = account.deployment.chain, account.deployment.contracts.registry
+    scope = KeyScope(chain.chain_id, registry.address, run, account.owner)
     attester: Attester = SimulatedAttester(code=CODE, platform=machine)
     if cheat is SWAPPED_CODE:
         attester = SimulatedAttester(code=OTHER_CODE, platform=machine)
     if cheat is OLD_QUOTE:
-        attester = _without_machine(attester, account, parts, EnclaveKey.make(random).address)
-    keeper = EnclaveKeys.of(account, run, attester, policy, random, check=cheat is None)
+        _, challenge = registry.challenge(run, account.owner, chain.head())
+        binding = scope.binding(EnclaveKey.make(random).address, challenge)
+        attester = ReplayingAttester(attester.root_id, attester.quote(binding + bytes(32)))
+    keeper: Any = EnclaveKeys.of(account, run, attester, policy, random, check=cheat is None)
     if cheat is not None:
-        keeper = Once(keeper)
+        keeper = SingleTryKeeper(keeper)
     if cheat is OTHER_MANIFEST and forge is not None:
-        place = KeyScope(parts.chain.chain_id, parts.contracts.registry.address, run, parts.owner)
-        keeper = Thief(keeper, place, forge, EnclaveKey.make(random))
+        keeper = OtherManifestKeeper(keeper, scope, forge, EnclaveKey.make(random))
         forge = keeper.forge
-    return AttestedRounds(keeper, run, parts.journal, parts.chain.head), forge
-
-
-def _without_machine(machine: Attester, account: Account, parts: NodeParts, key: str) -> OldQuote:
-    """All that is left of a machine: a good quote that it made for `key`."""
-    run, registry = parts.follower.record.run, parts.contracts.registry
-    _, challenge = registry.challenge(run, account.owner, parts.chain.head())
-    place = KeyScope(parts.chain.chain_id, registry.address, run, account.owner)
-    return OldQuote(machine.root_id, machine.quote(place.binding(key, challenge) + bytes(32)))
+    return AttestedRounds(keeper, run, account.journal, chain.head), forge
 
 
 @dataclass(frozen=True)
-class OldQuote:
-    """An attester that has one quote, whatever it is asked for."""
+class ReplayingAttester:
+    """An attester that answers every request with the same quote."""
 
     root_id: bytes
     quoted: Quoted
@@ -105,14 +99,12 @@ class OldQuote:
         return self.quoted
 
 
-class Once:
-    """A keeper that does not ask the registry again after it was refused."""
+class SingleTryKeeper:
+    """A keeper that does not register again after the registry refused its key."""
 
     def __init__(self, keeper: EnclaveKeys) -> None:
         self._keeper, self._refused = keeper, False
-
-    def live(self, at: BlockRef) -> LiveKey | None:
-        return self._keeper.live(at)
+        self.live, self.sign = keeper.live, keeper.sign
 
     def due(self, at: BlockRef) -> bool:
         return not self._refused and self._keeper.due(at)
@@ -124,19 +116,16 @@ class Once:
             self._refused = True
             raise
 
-    def sign(self, round: int, manifest_hash: bytes, start: int, at: BlockRef) -> bytes:
-        return self._keeper.sign(round, manifest_hash, start, at)
 
+class OtherManifestKeeper:
+    """A keeper of an honest enclave whose owner submits another update than the enclave computed.
 
-class Thief:
-    """The owner of an honest enclave, which signs what it computed, and nothing else.
-
-    The owner submits something else: in even rounds beside the enclave's signature, in odd ones beside that of a key
-    which no quote names.
+    In even rounds the owner sends the enclave's signature over the computed manifest, in odd rounds the signature of a
+    key without a quote.
     """
 
-    def __init__(self, enclave: EnclaveKeys, place: KeyScope, forge: Forge, own: EnclaveKey) -> None:
-        self._enclave, self._place, self._forge, self._own = enclave, place, forge, own
+    def __init__(self, enclave: EnclaveKeys, scope: KeyScope, forge: Forge, own: EnclaveKey) -> None:
+        self._enclave, self._scope, self._forge, self._own = enclave, scope, forge, own
         self._computed: dict[int, bytes] = {}
         self.live, self.due, self.renew = enclave.live, enclave.due, enclave.renew
 
@@ -146,15 +135,15 @@ class Thief:
 
     def sign(self, round: int, manifest_hash: bytes, start: int, at: BlockRef) -> bytes:
         if round % 2:
-            return self._own.sign(self._place.statement(round, manifest_hash))
+            return self._own.sign(self._scope.statement(round, manifest_hash))
         return self._enclave.sign(round, self._computed[round], start, at)
 
     def _manifest(self, work: HonestWork) -> Manifest:
-        """Of the honest work, as the enclave makes it."""
+        """The manifest of the honest work, as the enclave makes it."""
         return Manifest(
-            run=self._place.run,
+            run=self._scope.run,
             round=work.round,
-            trainer=self._place.trainer,
+            trainer=self._scope.trainer,
             base_state=work.base_root,
             update=content_root(work.payload),
             samples=samples_root(work.sample_ids),
