@@ -25,7 +25,7 @@ demo-attested: $(STAMP)   ## the same with updates signed inside SIMULATED TEEs:
 	.venv/bin/earnest demo --verification attested --output earnest-demo-attested
 
 test: $(STAMP)            ## every test, on two cores
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PY) -m pytest -n 2 --dist worksteal
 
 check: $(STAMP)           ## format, lint, types, architecture, artifacts
 	.venv/bin/ruff format --check .

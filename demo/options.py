@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from earnest.demo.attacks.enclaves import CHEATS, Cheat, demo_policy
 from earnest.demo.world import Setup, number_of
-from earnest.protocol.recipe import Recipe
 from earnest.training.tasks.shakespeare import demo_recipe
 from earnest.validator.judge import judge_round
 from earnest.validator.node import Judge
@@ -32,9 +30,6 @@ class DemoOptions:
     attested: bool = False
     """Only updates signed by an enclave count; the last three trainers cheat with theirs (`attacks.enclaves`)."""
 
-    make_recipe: Callable[[str, int, int], Recipe] = demo_recipe
-    """Returns the recipe for codec, number of trainers and seed."""
-
     judge: Judge = judge_round
 
     def cheat(self, name: str) -> Cheat | None:
@@ -49,7 +44,7 @@ class DemoOptions:
         if self.attested:
             attacks = [cheat.attack if (cheat := self.cheat(name)) else "none" for name in trainers]
         return Setup(
-            recipe=self.make_recipe(self.codec, self.trainers, self.seed),
+            recipe=demo_recipe(self.codec, self.trainers, self.seed),
             seed=hashlib.sha256(b"earnest demo" + self.seed.to_bytes(8, "big")).digest(),
             attacks=tuple(attacks),
             validators=self.validators,

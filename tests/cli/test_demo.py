@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from earnest.demo.demo import DemoOptions, set_up
+from earnest.demo.options import DemoOptions
+from earnest.demo.play import set_up
 from earnest.deploy.devnet.server import serve
 from tests.cli.conftest import BEAT_S, Result
 
@@ -47,8 +48,8 @@ def test_a_penalty_is_shown_and_contested_with_the_owners_key(cli: Cli, tmp_path
 
         def ask(*argv: str, role: str | None = None) -> dict[str, Any]:
             """One command against the demo's chain, which stands still but for a second a block."""
-            now = demo.devnet.now()
-            with serve(demo.devnet, port=0, block_time_s=BEAT_S, clock=lambda: now) as server:
+            now = demo.world.devnet.now()
+            with serve(demo.world.devnet, port=0, block_time_s=BEAT_S, clock=lambda: now) as server:
                 flags = ["--rpc", server.url, *manifest]
                 if role is not None:
                     key = tmp_path / f"nodes/keys/{role}.json"
@@ -56,8 +57,8 @@ def test_a_penalty_is_shown_and_contested_with_the_owners_key(cli: Cli, tmp_path
                 return cli(*argv, *flags, "--json").document
 
         def on_round(report: dict[str, Any]) -> None:
-            while not (shown := ask("penalty", "show", str(demo.run)))["penalties"]:
-                for member in demo.members:
+            while not (shown := ask("penalty", "show", str(demo.world.run)))["penalties"]:
+                for member in demo.result.members:
                     member.node.step()
             (penalty,) = shown["penalties"]
             said.append(penalty)
@@ -65,11 +66,11 @@ def test_a_penalty_is_shown_and_contested_with_the_owners_key(cli: Cli, tmp_path
                 said.append(ask("penalty", "contest", penalty["penalty"], role=role))
 
         result = demo.play(on_round)
-        (settled,) = ask("penalty", "show", str(demo.run))["penalties"]
-        history = ask("run", "show", str(demo.run))["history"]
+        (settled,) = ask("penalty", "show", str(demo.world.run))["penalties"]
+        history = ask("run", "show", str(demo.world.run))["history"]
         for mine in (tmp_path / "data").glob("*/*/public"):  # as a validator's on this machine would be
             shutil.copytree(tmp_path / "nodes/validator-0/public", mine, dirs_exist_ok=True)
-        model = ask("run", "fetch", str(demo.run), "--out", str(tmp_path / "model"))
+        model = ask("run", "fetch", str(demo.world.run), "--out", str(tmp_path / "model"))
 
     locked, strangers, contested, again = said
     cheat = next(one for one in result["participants"] if not one["honest"])

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from benchmarks.demo import facts, judge_once
-from earnest.demo.demo import TRAINER_POOL, VALIDATOR_POOL, DemoOptions, set_up
+from earnest.demo.options import DemoOptions
+from earnest.demo.play import set_up
+from earnest.demo.world import TRAINER_POOL, VALIDATOR_POOL
 
 
 def play(output: Path, **options: Any) -> dict[str, Any]:
-    with set_up(DemoOptions(output, **options), judge_once()) as demo:
+    with set_up(DemoOptions(output, judge=judge_once(), **options)) as demo:
         return demo.play(lambda report: None)
 
 
@@ -24,10 +26,10 @@ def assert_money_adds_up(result: dict[str, Any]) -> None:
     assert seized == int(result["burned_wei"])
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("attack", "rounds", "verdict", "latest"),
-    [("sign-flip", 6, "harmful", 4), ("copy", 4, "copied", 1), ("malformed", 4, "malformed", 0)],
+    [("sign-flip", 6, "harmful", 4), ("copy", 3, "copied", 1), ("malformed", 2, "malformed", 0)],
 )
 def test_a_cheat_loses_bond_in_time_and_the_honest_lose_nothing(
     tmp_path: Path, attack: str, rounds: int, verdict: str, latest: int
@@ -37,7 +39,7 @@ def test_a_cheat_loses_bond_in_time_and_the_honest_lose_nothing(
     found = facts(result)
     cheat = next(o for o in result["participants"] if not o["honest"] and o["role"] == "trainer")
 
-    assert result["final_loss"] <= 2.35
+    assert result["final_loss"] <= (2.35 if rounds > 3 else result["initial_loss"] - 1)
     assert found["honest_lost"] == 0
     assert found["least_pay"] > 0
     assert found["share"] <= 0.05

@@ -1,4 +1,4 @@
-"""The attested demo: three cheats are refused, each with its reason; the honest earn; nobody loses bond for it."""
+"""The attested demo: three cheats are refused, each with its reason; honest trainers earn; nobody loses bond."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from earnest.attestation.roots import SIMULATED_ROOT_ID, SIMULATED_WARNING
-from earnest.demo import demo
-from earnest.demo.view import keys_table, last_line, round_table, summary_table
+from earnest.demo import options
+from earnest.demo.view import keys_table, round_table, summary, summary_table
 from earnest.protocol.recipe import Recipe
 from earnest.training.tasks.shakespeare import demo_recipe
 from tests.cli.conftest import Result
@@ -29,7 +29,7 @@ REASONS = {
 
 
 def short_recipe(codec: str, trainers: int, seed: int) -> Recipe:
-    """The demo's, with a fraction of the training and of the judging."""
+    """The demo's recipe with a fraction of the training and of the judging."""
     recipe = demo_recipe(codec, trainers, seed)
     scoring = replace(recipe.scoring, held_out=recipe.scoring.held_out // 3, own=64)
     return replace(recipe, inner=replace(recipe.inner, steps=10, batch=8), scoring=scoring)
@@ -39,7 +39,7 @@ def short_recipe(codec: str, trainers: int, seed: int) -> Recipe:
 def test_the_attested_demo_refuses_every_cheat_and_says_why(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "demo_recipe", short_recipe)
+    monkeypatch.setattr(options, "demo_recipe", short_recipe)
     size = ["--rounds", "2", "--trainers", "5", "--validators", "1"]
     result = cli("demo", "--verification", "attested", *size, "--output", str(tmp_path), "--json")
     assert result.code == 0, result.err
@@ -81,13 +81,13 @@ def assert_paid(document: dict[str, Any]) -> None:
 
 
 def show(document: dict[str, Any]) -> str:
-    """What somebody without --json sees."""
+    """Everything that is printed without --json."""
     console = Console(file=io.StringIO(), width=200)
     console.print(keys_table(document["attestation"]))
     for played in document["rounds"]:
         console.print(round_table(played, played["dense_bytes"]))
     console.print(summary_table(document))
-    console.print(last_line(document))
+    console.print(summary(document))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

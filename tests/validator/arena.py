@@ -1,6 +1,8 @@
-"""A run without a chain: trainers, honest or not, train, publish and are judged, and the model moves on.
+"""A run without a chain, whose rounds are trained and judged by direct calls.
 
-Everything but the chain is the real thing: engine, codec, assignment, judgement, weights and outer step.
+It stays apart from `earnest.demo.world` because it has no chain, nodes or files: tests of the judge change the inputs
+of one round, which a node would not let them do, and a round takes a second. Engine, codec, assignment, judgement,
+weights and outer step are the real ones.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class Arena:
         self.round = 0
 
     def train(self) -> RoundInputs:
-        """Everybody trains and publishes; what there is to judge."""
+        """Has every trainer train and publish; returns the inputs of the judge."""
         seats, root = range(len(self.attacks)), state_root(self.state)
         samples = self.pool.assign(self.seed, seats)
         seed = round_seed(bytes(31) + bytes([self.round + 1]), self.recipe.seed, self.round)
@@ -80,7 +82,7 @@ class Arena:
         return inputs
 
     def advance(self, inputs: RoundInputs, judgement: Judgement) -> None:
-        """Applies what was accepted, as consensus of validators who all judged alike."""
+        """Applies the accepted updates, as if all validators had reported this judgement."""
         consensus = [vote.counted_weight for vote in judgement.votes]
         shares = step.shares(consensus)
         if shares:
@@ -93,7 +95,7 @@ class Arena:
         self.round += 1
 
     def play(self) -> Judgement:
-        """One round from training to the next state."""
+        """Plays a round from training to the next state."""
         inputs = self.train()
         judgement = judge_round(inputs)
         self.advance(inputs, judgement)
@@ -120,7 +122,7 @@ class Arena:
         return payload
 
     def with_payload(self, submission: Submission, payload: bytes) -> Submission:
-        """The same submission, committed to another payload."""
+        """Returns the submission with another payload, committed to."""
         manifest = replace(submission.manifest, update=content_root(payload), size=len(payload))
         return replace(submission, manifest=manifest, update=decoded(self.codec, payload))
 
