@@ -1,4 +1,4 @@
-"""What a node is told: flags first, then the environment (EARNEST_*), then the file earnest.toml."""
+"""Settings: flags override environment variables (EARNEST_*), which override the file earnest.toml."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ WHERE = f"correct the flag, the {PREFIX}* variable or {FILE}"
 
 
 class SettingsError(EarnestError):
-    """A flag, variable or file says something that cannot be."""
+    """A flag, an environment variable or the settings file has an invalid value."""
 
 
 def _listed(value: Any) -> Any:
-    """`a,b` as the environment gives it, or a list as the file does."""
+    """Splits the text `a,b` of an environment variable; returns a list from the file as it is."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -51,56 +51,56 @@ HttpUrl = Annotated[str, AfterValidator(_http)]
 
 
 class Settings(BaseSettings):
-    """One frozen object with everything that can be configured. `Settings.load(flags)` makes it."""
+    """Everything that can be configured, immutable. Made by `Settings.load(flags)`."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
     )
 
     config: UserPath = FILE
-    """The TOML file; the default one may be missing."""
+    """Settings file; the default file may be missing."""
 
     network: str = "devnet"
-    """A name in networks.toml."""
+    """Name of a network in networks.toml."""
 
     rpc: Annotated[tuple[HttpUrl, ...], NoDecode, BeforeValidator(_listed)] = Field(default=(), repr=False)
-    """Endpoints in order of preference, separated by commas in the environment; none: the network's own."""
+    """Endpoints in order of preference; separated by commas in the environment. Empty: the network's own."""
 
     manifest: UserPath | None = None
-    """Where the contracts are; None: the network's manifest."""
+    """Manifest file of the deployment; None: the network's."""
 
     confirmations: int | None = Field(default=None, ge=0)
-    """Blocks under the head after which a block counts as final; None: the network's."""
+    """A block is final once it is this many blocks below the newest; None: the network's."""
 
     keystore: UserPath | None = None
-    """A keystore v3 file."""
+    """Key file (keystore v3)."""
 
     password_file: UserPath | None = None
-    """A file with the keystore's password."""
+    """File whose first line is the key file's password."""
 
     password: SecretStr | None = None
-    """The keystore's password itself; a file is safer, since others may see flags and variables."""
+    """Password of the key file. A file is safer: other users may see flags and variables."""
 
     data_dir: UserPath = Path("~/.earnest").expanduser()
-    """Journal and objects."""
+    """Folder for keys, journals, objects and local manifests."""
 
     serve: Annotated[str, AfterValidator(_host_port)] | None = None
-    """HOST:PORT on which this node's objects are served."""
+    """HOST:PORT to serve this account's public objects on."""
 
     public_url: HttpUrl | None = None
-    """Where others reach what `serve` serves."""
+    """URL at which others fetch these objects."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
     @classmethod
     def load(cls, flags: Mapping[str, Any] | None = None) -> Self:
-        """The settings; a flag that is None was not given. Raises SettingsError with every problem."""
-        given = {name: value for name, value in (flags or {}).items() if value is not None}
+        """Loads the settings; ignores flags that are None. Raises SettingsError, which lists every problem."""
+        values = {name: value for name, value in (flags or {}).items() if value is not None}
         try:
-            return cls(**given)
+            return cls(**values)
         except ValidationError as error:
-            problems = "; ".join(_problem(found) for found in error.errors(include_input=False))
+            problems = "; ".join(_problem(problem) for problem in error.errors(include_input=False))
             raise SettingsError(f"settings are wrong: {problems}", WHERE) from None
         except tomllib.TOMLDecodeError as error:
             raise SettingsError(f"the settings file is not TOML: {error}", WHERE) from error
@@ -109,14 +109,14 @@ class Settings(BaseSettings):
 
     @property
     def serve_address(self) -> tuple[str, int] | None:
-        """(host, port) of `serve`; an IPv6 host without its brackets."""
+        """Host and port of `serve`; an IPv6 host without brackets."""
         if self.serve is None:
             return None
         host, _, port = self.serve.rpartition(":")
         return host.removeprefix("[").removesuffix("]"), int(port)
 
     def keystore_password(self) -> str | None:
-        """The password given, or the first line of the file; None if there is neither. Raises SettingsError."""
+        """Returns the password, or the first line of the password file; None without both. Raises SettingsError."""
         if self.password is not None:
             return self.password.get_secret_value()
         if self.password_file is None:
@@ -130,7 +130,7 @@ class Settings(BaseSettings):
             ) from error
 
     def redacted(self) -> dict[str, Any]:
-        """What is set, fit to print: no password, endpoints without their keys."""
+        """Returns the settings without secrets: no password, endpoints without their keys."""
         shown = self.model_dump(mode="json", exclude_none=True)
         shown["rpc"] = [redacted_url(url) for url in self.rpc]
         return shown | ({"password": HIDDEN} if self.password is not None else {})
@@ -144,7 +144,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then the file that either of them names."""
+        """Orders the sources: flags, environment, then the file that one of them names."""
         flags = init_settings()
         named = flags.get("config") or env_settings().get("config")
         path = Path(named or FILE).expanduser()
@@ -153,7 +153,7 @@ class Settings(BaseSettings):
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=path)
 
 
-def _problem(found: Mapping[str, Any]) -> str:
-    """One of pydantic's findings in a few words: where, and what; never the value, which may be a secret."""
-    where = ".".join(str(part) for part in found["loc"])
-    return f"{where}: {found['msg'].removeprefix('Value error, ')}"
+def _problem(error: Mapping[str, Any]) -> str:
+    """Formats one of pydantic's errors: setting and message, never the value, which may be a secret."""
+    setting = ".".join(str(part) for part in error["loc"])
+    return f"{setting}: {error['msg'].removeprefix('Value error, ')}"

@@ -95,24 +95,24 @@ def contest(penalty: str, /, *, flags: SendFlags = SEND) -> Answer:
         )
 
 
-def _penalty(session: Session, penalty: bytes) -> dict[str, Any]:
-    found = session.contracts.settlement.penalty(penalty, at=session.at)
-    left = max(0, found.contest_until - session.at.time)
-    share = found.upheld / found.active_stake if found.active_stake else 0.0
+def _penalty(session: Session, key: bytes) -> dict[str, Any]:
+    penalty = session.contracts.settlement.penalty(key, at=session.at)
+    left = max(0, penalty.contest_until - session.at.time)
+    share = penalty.upheld / penalty.active_stake if penalty.active_stake else 0.0
     return {
-        "penalty": "0x" + penalty.hex(),
-        "run": found.run,
-        "round": found.round,
-        "seat": found.seat,
-        "account": found.account,
-        "verdict": Verdict(found.verdict).name.lower(),
-        "status": found.status.name.lower(),
-        **session.amounts("amount", found.amount),
-        **session.amounts("contest_amount", found.contest_amount),
+        "penalty": "0x" + key.hex(),
+        "run": penalty.run,
+        "round": penalty.round,
+        "seat": penalty.seat,
+        "account": penalty.account,
+        "verdict": Verdict(penalty.verdict).name.lower(),
+        "status": penalty.status.name.lower(),
+        **session.amounts("amount", penalty.amount),
+        **session.amounts("contest_amount", penalty.contest_amount),
         "upheld": f"{share:.0%} of the active stake",
-        **session.amounts("upheld_stake", found.upheld),
-        **session.amounts("active_stake", found.active_stake),
-        "contest_until": found.contest_until,
+        **session.amounts("upheld_stake", penalty.upheld),
+        **session.amounts("active_stake", penalty.active_stake),
+        "contest_until": penalty.contest_until,
         "contest_seconds_left": left,
         "contest": f"{countdown(left)} left" if left else "over",
     }

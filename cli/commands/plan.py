@@ -391,8 +391,8 @@ def _chain_lines(chain: dict[str, Any]) -> list[str]:
 def _published() -> Answer:
     from earnest.training.published_figures import ASSUMED, published_figures
 
-    found = published_figures()
-    tested = [check for check in found if check.tested]
+    figures = published_figures()
+    tested = [check for check in figures if check.tested]
     agreeing = sum(check.agrees for check in tested)
     rows = [
         (
@@ -404,11 +404,11 @@ def _published() -> Answer:
             _verdict(check),
             check.note,
         )
-        for check in found
+        for check in figures
     ]
-    sources = sorted({f"[{check.mark}] {check.source}" for check in found})
+    sources = sorted({f"[{check.mark}] {check.source}" for check in figures})
     document = {
-        "checks": [{**asdict(check), "ratio": check.ratio, "agrees": check.agrees} for check in found],
+        "checks": [{**asdict(check), "ratio": check.ratio, "agrees": check.agrees} for check in figures],
         "agreeing": agreeing,
         "tested": len(tested),
         "assumed": list(ASSUMED),
