@@ -16,7 +16,7 @@ from torch import Tensor
 
 from earnest.base.errors import StorageError
 from earnest.client.run.follower import Follower
-from earnest.client.trainer.node import HonestWork
+from earnest.client.trainer.job import HonestWork
 from earnest.training.codecs import Codec
 
 
