@@ -1,1 +1,1 @@
-"""One account: its key, stores and outbox, and the transactions by which it takes part."""
+"""One account: its key, stores and outbox, and its transactions."""

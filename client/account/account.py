@@ -1,4 +1,4 @@
-"""One account and what it works with: key, journal, outbox, object stores. Commands and nodes are built on it."""
+"""An account with its key, journal, outbox and object stores, on which commands and nodes are built."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class DeployedContracts:
 
     @property
     def name(self) -> str:
-        """What a journal is bound to. A local chain started anew has another hash, so old salts stay unused."""
+        """Name of the deployment in journals; a restarted local chain has another, so old salts stay unused."""
         birth = self.chain.block(self.first_block).hash.hex()
         return f"{self.chain.chain_id}/{self.contracts.runs.address}/{birth}"
 
     def read_run(self, run: int) -> RunRecord:
-        """The run's record up to the newest final block. Raises EarnestError when there is no such run."""
+        """Returns the run's record up to the newest final block. Raises EarnestError when there is no such run."""
         record = RunRecord(run)
         record.apply(self.scanner().poll(self.chain.final()))
         if not record.known:
@@ -49,16 +49,16 @@ class DeployedContracts:
         return record
 
     def scanner(self) -> Scanner:
-        """A scanner of everything that runs, settlement and registry have logged."""
+        """Returns a scanner of the events of runs, settlement and registry."""
         logging = (self.contracts.runs, self.contracts.settlement, self.contracts.registry)
         return Scanner(self.chain, logging, self.first_block)
 
 
 class Account:
-    """An account at work in `folder`. Opening it takes the journal's lease: one process per account and folder.
+    """An account opened in `folder`, with the journal's lease: one process per account and folder.
 
-    `owner` is the account that the seats belong to; `signer` may be its operator. `clock` and `sleep` are the outbox's;
-    `locate` turns a registered URI into the one to ask.
+    `owner` is the address that owns the seats; `signer` may be its operator. `clock` and `sleep` are the outbox's.
+    `locate` maps a registered URI to the one to fetch from.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Account:
         self._closing.callback(self.journal.close)
 
     def close(self) -> None:
-        """Stops serving and gives the lease back."""
+        """Stops serving and releases the lease."""
         self._closing.close()
 
     def __enter__(self) -> Account:
@@ -99,13 +99,13 @@ class Account:
         """Serves the public objects until `close`; returns the base URL."""
         return self._closing.enter_context(ObjectServer(self.folder / "public", host, port)).url
 
-    def do(self, steps: Sequence[PlannedCall], label: str) -> None:
-        """Sends a command's transactions, one after the other; a repeated command continues where it stopped."""
-        for step in steps:
-            self.outbox.send(f"{label}/{step.name}", step.call)
+    def do(self, calls: Sequence[PlannedCall], label: str) -> None:
+        """Sends the calls in order; a repeated command continues where it stopped."""
+        for planned in calls:
+            self.outbox.send(f"{label}/{planned.name}", planned.call)
 
     def follow(self, run: int, salt: Callable[[], bytes]) -> tuple[NodeParts, RunFiles]:
-        """What a node of this account needs for `run`. Raises BundleError if the run's files are not the run's."""
+        """Returns the parts of a node for `run`, and the run's files. Raises BundleError if the files are wrong."""
         from earnest.client.node.node import NodeParts
         from earnest.client.run.bundle import load
         from earnest.client.run.follower import Follower

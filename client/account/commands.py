@@ -1,4 +1,4 @@
-"""A person's command as transactions: each is sent once, however often an interrupted command is repeated."""
+"""Sending the transactions of a command: each is sent once, however often an interrupted command is repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from earnest.client.node.settler import DueCall, Settler
 from earnest.client.run.record import RunRecord
 
 MOST_PASSES = 8
-"""Settling a round opens the way for pay, that for penalties; more passes than this never find more to do."""
+"""Passes over the due calls: a settled round makes pay due, which makes penalties due; no more passes are needed."""
 
 UNKNOWN_GAS = 500_000
 TYPICAL_GAS: Mapping[str, int] = {
@@ -30,19 +30,18 @@ TYPICAL_GAS: Mapping[str, int] = {
     "pay_validators": 150_000,
     "lock": 250_000,
 }
-"""Of calls that follow others in a command, measured on the embedded chain."""
+"""Gas of calls that follow others in a command, measured on the embedded chain."""
 
 
 class UnfinishedError(EarnestError):
-    """A transaction was sent and is not mined yet."""
+    """A transaction was sent but is not mined yet."""
 
 
 @dataclass(frozen=True)
 class EstimatedCall:
-    """What a step will cost at most: gas with the outbox's reserve, wei per gas.
+    """The most that a planned call can cost: gas with the outbox's reserve, wei per gas.
 
-    `simulated`: the chain ran the call. Where it cannot yet, because a step before it is missing, the gas is what
-    the call typically uses.
+    `simulated`: the chain ran the call. Where it cannot yet, because an earlier call is missing, the gas is typical.
     """
 
     step: PlannedCall
@@ -52,30 +51,30 @@ class EstimatedCall:
 
     @property
     def cost(self) -> int:
-        """Wei, value included."""
+        """In wei, value included."""
         return self.gas * self.max_fee + self.step.call.value
 
 
 def estimate_calls(
     deployment: DeployedContracts, sender: str, steps: Sequence[PlannedCall]
 ) -> list[EstimatedCall]:
-    """What each step would cost now. Raises Reverted when the chain refuses the first of them."""
+    """Estimates each call at current fees. Raises Reverted when the chain refuses the first of them."""
     policy, market = FeePolicy(), deployment.chain.fees()
-    found: list[EstimatedCall] = []
+    estimates: list[EstimatedCall] = []
     for position, step in enumerate(steps):
         try:
-            given = preview(deployment.chain, sender, step.call, policy)
-            found.append(EstimatedCall(step, given.gas, given.max_fee, simulated=True))
+            cost = preview(deployment.chain, sender, step.call, policy)
+            estimates.append(EstimatedCall(step, cost.gas, cost.max_fee, simulated=True))
         except Reverted:
             if position == 0:
                 raise
             gas = policy.gas(TYPICAL_GAS.get(step.call.function, UNKNOWN_GAS))
-            found.append(EstimatedCall(step, gas, policy.first(market).max_fee, simulated=False))
-    return found
+            estimates.append(EstimatedCall(step, gas, policy.first(market).max_fee, simulated=False))
+    return estimates
 
 
 def finish_earlier(account: Account) -> list[str]:
-    """Waits for what an interrupted command has sent; returns the names. Raises UnfinishedError if it takes long."""
+    """Waits for the open transactions of an interrupted command; returns their names. Raises UnfinishedError."""
     finished = []
     for intent in account.journal.open_intents():
         call = Call(intent.to, intent.data, intent.name, {}, intent.value)
@@ -94,10 +93,10 @@ def perform(
     steps: Sequence[PlannedCall],
     progress: Callable[[PlannedCall], None] = lambda step: None,
 ) -> list[Receipt]:
-    """Sends the steps in order and waits for each; `progress` hears of each before it is sent.
+    """Sends the calls in order and waits for each; `progress` is called with each before it is sent.
 
-    `label` says which command this is, arguments included: the same label after a crash goes on, after a success
-    or a refusal it begins anew. Raises UnfinishedError and whatever the outbox raises.
+    `label` names the command with its arguments: after a crash the same label continues, after a success or a revert it
+    starts again. Raises UnfinishedError and the errors of `Outbox.send`.
     """
     key = f"command/{label}"
     count = int(account.journal.get(key) or b"0")
@@ -117,7 +116,7 @@ def perform(
 
 
 def due_calls(deployment: DeployedContracts, record: RunRecord) -> Iterator[DueCall]:
-    """What anyone could settle of the run right now."""
+    """Returns the permissionless settlement calls that are due now."""
     contracts = deployment.contracts
     return Settler(record, contracts.runs, contracts.settlement).due_calls(deployment.chain.head())
 
@@ -125,7 +124,7 @@ def due_calls(deployment: DeployedContracts, record: RunRecord) -> Iterator[DueC
 def settle_due(
     account: Account, run: int, progress: Callable[[DueCall], None] = lambda due_call: None
 ) -> Iterator[tuple[DueCall, Receipt | Reverted]]:
-    """Settles what is due until nothing is left; a refusal is passed on, since others may just have been faster."""
+    """Sends the due settlement calls until none is left. Yields receipts, and reverts, since others may be faster."""
     deployment, tried = account.deployment, set[str]()
     for _ in range(MOST_PASSES):
         due = [

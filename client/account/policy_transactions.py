@@ -1,4 +1,4 @@
-"""Narrowing a policy, and ending keys that it no longer takes: what may be sent, and why or why not.
+"""Transactions that narrow an attestation policy, and that revoke keys which it no longer accepts.
 
 Only the policy's guardian narrows it, and for good; anyone may end a key (Protocol section 11). The registry holds a
 policy by its hash, so what is denied is denied in every run that chose the same one.
@@ -33,14 +33,14 @@ WORDS: Final[dict[Kind, str]] = {
 
 
 class NarrowingError(EarnestError):
-    """The registry would refuse it, or it would change nothing; told before a transaction is paid for."""
+    """The registry would refuse the call, or it would change nothing; raised before a transaction is paid for."""
 
 
 @dataclass(frozen=True)
 class RevocationReason:
-    """Why a key may be ended: the denied `entry` it rests on, or, with none, that its trainer's bond grew.
+    """Why a key may be revoked: a denied `entry` that it depends on or, without one, growth of its trainer's bond.
 
-    `live_bond`: that bond; `counted`: what was counted of it for the key's platform; in wei.
+    `live_bond`: that bond; `counted`: the bond counted for the key's platform; both in wei.
     """
 
     kind: Kind | None = None
@@ -50,7 +50,7 @@ class RevocationReason:
 
 
 def entries(key: KeyRegistration) -> dict[Kind, bytes]:
-    """What a guardian may deny to end the key, by kind, as deny-list entries; in the registry's order."""
+    """Returns the deny-list entries that end the key, by kind, in the registry's order."""
     return {
         "workload": key.workload,
         "platform": key.platform,
@@ -61,7 +61,7 @@ def entries(key: KeyRegistration) -> dict[Kind, bytes]:
 
 
 def kind_of(entry: bytes, keys: Iterable[KeyRegistration], policy: Policy | None) -> Kind | None:
-    """What an entry is, as far as the policy and the registered keys tell; None where they do not."""
+    """Returns the kind of an entry known from the policy or the registered keys; None for an unknown one."""
     if policy is not None and entry == policy.root_id:
         return "root-id"
     if policy is not None and entry in policy.workloads:
@@ -70,7 +70,7 @@ def kind_of(entry: bytes, keys: Iterable[KeyRegistration], policy: Policy | None
 
 
 def floor_of(policy_file: PolicyFile) -> int:
-    """The lowest TCB evaluation number that the policy itself takes, whatever its guardian did since."""
+    """Returns the lowest TCB evaluation number that the policy itself accepts, without its guardian's changes."""
     return max(policy_file.policy.evaluation_floor, policy_file.document.evaluation_floor)
 
 
@@ -83,7 +83,7 @@ def deny_calls(
     account: str,
     at: BlockRef,
 ) -> list[PlannedCall]:
-    """Denies an entry for good. `keys`: those of the run, which tell what an entry is. Raises NarrowingError."""
+    """Denies an entry permanently. `keys` are those of the run, used to identify it. Raises NarrowingError."""
     _check_guardian(policy, account)
     known = kind_of(entry, keys, policy)
     if known not in (None, kind):
@@ -104,7 +104,7 @@ def deny_calls(
 def raise_floor_calls(
     registry: Registry, policy_file: PolicyFile, number: int, account: str, at: BlockRef
 ) -> list[PlannedCall]:
-    """Raises the evaluation floor for good. Raises NarrowingError."""
+    """Raises the evaluation floor permanently. Raises NarrowingError."""
     policy = policy_file.policy
     _check_guardian(policy, account)
     floor = max(floor_of(policy_file), registry.raised_floor(policy.hash(), at))
@@ -120,7 +120,7 @@ def raise_floor_calls(
 def revoke_calls(
     contracts: Contracts, run: int, policy: Policy, key: KeyRegistration, at: BlockRef
 ) -> tuple[list[PlannedCall], RevocationReason]:
-    """Ends a trainer's newest key, and why that may be done. Raises NarrowingError."""
+    """Revokes a trainer's newest key; returns the call and its reason. Raises NarrowingError."""
     live = contracts.runs.enclave_key(run, key.trainer, at)
     if live is None or live.address != key.key:
         raise NarrowingError(
@@ -128,14 +128,14 @@ def revoke_calls(
         )
     cutoff = contracts.runs.attestation(run, at).narrows_at
     if live.expiry <= cutoff:
-        told = "was revoked already" if key.revoked is not None else "ends by itself before it could be ended"
-        raise NarrowingError(f"the key {key.key} {told}", "there is nothing to do")
+        state = "was revoked already" if key.revoked is not None else "expires before it could be revoked"
+        raise NarrowingError(f"the key {key.key} {state}", "there is nothing to do")
     ground = _denied(contracts.registry, policy, key, at) or _outgrown(contracts, run, policy, key, at)
     if ground is None:
         raise NarrowingError(
-            f"the key {key.key} may not be ended: nothing that it rests on is denied,"
+            f"the key {key.key} may not be revoked: nothing that it depends on is denied,"
             " and the bond behind it did not grow beyond what was counted for its platform",
-            "the policy's guardian can deny what it rests on: `earnest attest deny`",
+            "the policy's guardian can deny what it depends on: `earnest attest deny`",
         )
     call = contracts.registry.revoke(run, key.trainer, policy, key.workload, key.platform, key.pck)
     return [PlannedCall("revoke", "end the key", call)], ground
@@ -165,12 +165,12 @@ def _denied(
 def _outgrown(
     contracts: Contracts, run: int, policy: Policy, key: KeyRegistration, at: BlockRef
 ) -> RevocationReason | None:
-    """Bonds are compared as the registry counts them: in units, rounded down."""
+    """Compares bonds as the registry counts them: in units, rounded down."""
     if policy.platform_bond == 0:
         return None
     unit = bond_unit(policy.platform_bond)
-    places = contracts.registry.platform_keys(run, key.platform, at)
-    counted = next((place.bond for place in places if place.trainer.lower() == key.trainer.lower()), 0)
+    platform_keys = contracts.registry.platform_keys(run, key.platform, at)
+    counted = next((other.bond for other in platform_keys if other.trainer.lower() == key.trainer.lower()), 0)
     live_bond = contracts.vault.live_bond(contracts.settlement.address, run, key.trainer, at)
     if live_bond // unit <= counted // unit:
         return None

@@ -1,7 +1,7 @@
-"""The steps by which an account takes part: funding a run, putting up a bond, taking a seat, leaving, being paid.
+"""The transactions of an account: funding a run, bonding, taking a seat, leaving, withdrawing, contesting.
 
-Each function lists the calls that are still missing, from what the chain says at one block, so that repeating a
-command after a crash continues where it stopped. Nothing is sent here.
+Each function returns the calls that are still missing at one block, so that a command that is repeated after a crash
+continues where it stopped. Nothing is sent here.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class NoSeatError(EarnestError):
 
 
 class NotDueError(EarnestError):
-    """What was asked for is not possible now: too early, too late, or nothing to do."""
+    """The request is not possible now: too early, too late, or nothing to do."""
 
 
 @dataclass(frozen=True)
 class PlannedCall:
-    """One transaction of a sequence: a name for the journal, what it is for in plain words, and the call."""
+    """One transaction of a sequence: a name for the journal, its purpose as text, and the call."""
 
     name: str
     purpose: str
@@ -41,13 +41,13 @@ class PlannedCall:
 
 
 def tokens(contracts: Contracts, wei: int, at: BlockRef) -> str:
-    """An amount in words: `12.5 PLAY`."""
+    """Returns an amount as text: `12.5 PLAY`."""
     token = contracts.token
     return f"{format_amount(wei, token.decimals(at=at))} {token.symbol(at=at)}"
 
 
 def mint_calls(contracts: Contracts, receiver: str, amount: int) -> list[PlannedCall]:
-    """Makes `amount` wei of a token of our own; its deployer only."""
+    """Mints `amount` wei of a play token; its deployer only."""
     return [PlannedCall("mint", "make play tokens", contracts.token.mint(receiver, amount))]
 
 
@@ -73,7 +73,7 @@ def deposit_calls(contracts: Contracts, account: str, amount: int, at: BlockRef)
 
 
 def checked_uri(uri: str) -> str:
-    """A URI that the contract takes. Raises EarnestError for a longer one."""
+    """Returns the URI. Raises EarnestError if it is too long for the contract."""
     if len(uri.encode()) > MAX_URI_BYTES:
         raise EarnestError(
             f"a URI has at most {MAX_URI_BYTES} bytes, this one {len(uri.encode())}", "shorten it"
@@ -82,7 +82,7 @@ def checked_uri(uri: str) -> str:
 
 
 def topped_up(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
-    """The deposit that is missing for an idle balance of `amount` wei; none when there is enough."""
+    """Returns the deposit that is missing for an idle balance of `amount` wei; no call when there is enough."""
     missing = amount - contracts.vault.idle(account, at=at)
     return deposit_calls(contracts, account, missing, at) if missing > 0 else []
 
@@ -115,9 +115,9 @@ def join_calls(
     take: int | None,
     at: BlockRef,
 ) -> list[PlannedCall]:
-    """Takes a seat: the missing part of the bond, then `join`. `take` names the seat to take over when all are held.
+    """Takes a seat: the missing part of the bond, then `join`. `take` is the seat to take over when none is free.
 
-    Raises NotAdmittedError when the run lists its participants and the account is not among them, NotDueError when the
+    Raises NotAdmittedError when the account is not on the run's admission list, NotDueError when the
     account has a seat already or is taking its bond out.
     """
     params = contracts.runs.run_params(run, at=at)
@@ -141,7 +141,7 @@ def join_calls(
 
 
 def _check_staying(contracts: Contracts, run: int, account: str, at: BlockRef) -> None:
-    """Before a deposit is made that could not become a bond."""
+    """Raises NotDueError if an exit has started, before a deposit that could not become a bond."""
     ready = contracts.vault.exit_time(contracts.settlement.address, run, account, at=at)
     if ready is not None:
         raise NotDueError(
@@ -164,7 +164,7 @@ def _proof(
 
 
 def held_seat(contracts: Contracts, run: int, account: str, at: BlockRef) -> SeatId:
-    """The account's seat in the run. Raises NoSeatError."""
+    """Returns the account's seat in the run. Raises NoSeatError."""
     held = contracts.runs.seat_of(run, account, at=at)
     if held is None:
         raise NoSeatError(
@@ -234,7 +234,7 @@ def _synced(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[
 
 
 def sync_calls(contracts: Contracts, run: int, held: SeatId) -> list[PlannedCall]:
-    """Has the run read the seat owner's bond; anyone may."""
+    """Makes the run read the seat owner's bond; anyone may."""
     return [
         PlannedCall("sync", "tell the run what the bond is", contracts.runs.sync(run, held.role, held.seat))
     ]
@@ -250,9 +250,9 @@ def operator_calls(
 
 
 def uri_calls(contracts: Contracts, run: int, held: SeatId, uri: str) -> list[PlannedCall]:
-    """Says where the seat's objects are from now on; owner or operator."""
+    """Changes the URI of the seat's objects; owner or operator."""
     change = contracts.runs.set_uri(run, held.role, held.seat, checked_uri(uri))
-    return [PlannedCall("uri", "say where the seat's objects are", change)]
+    return [PlannedCall("uri", "change the URI of the seat's objects", change)]
 
 
 def end_calls(contracts: Contracts, run: int) -> list[PlannedCall]:
@@ -261,12 +261,12 @@ def end_calls(contracts: Contracts, run: int) -> list[PlannedCall]:
 
 
 def refund_calls(contracts: Contracts, run: int) -> list[PlannedCall]:
-    """Gives the sponsor back what the run no longer needs; anyone may."""
+    """Refunds the sponsor with the escrow that the run no longer needs; anyone may."""
     return [PlannedCall("refund", "give the sponsor back what is left", contracts.settlement.refund(run))]
 
 
 def refund_due(contracts: Contracts, run: int, account: str, at: BlockRef) -> bool:
-    """Whether `refund` would give the sponsor anything now: the contract itself is asked, nothing is sent."""
+    """Returns whether `refund` would pay the sponsor now, by a call that is not sent."""
     if contracts.vault.escrow(contracts.settlement.address, run, at=at) == 0:
         return False
     call = contracts.settlement.refund(run)

@@ -1,1 +1,1 @@
-"""What both kinds of node share: the loop over what is due, and the permissionless calls."""
+"""The base of both kinds of node: the loop over what is due, and the permissionless calls."""

@@ -1,6 +1,6 @@
-"""What both kinds of node are: a loop over "what does the chain say, what is due, is it still needed?".
+"""The base class of both nodes: a loop that reads the chain, sends what is due, and checks that it is still needed.
 
-All state that matters is on the chain or in the journal, so a node killed at any instruction starts again and goes on.
+All state that matters is on the chain or in the journal, so a node that is killed at any point can be restarted.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ FIXES = {
     "runs: inactive seat": "wait: this round is lost, the node asks back as soon as it may, and the "
     "seat counts from the round after that; without a bond: `earnest stake bond RUN AMOUNT`"
 }
-"""What helps a node against a contract's refusal, by its reason, where docs/reverts.md is no help."""
+"""Fixes for reverts by reason, where docs/reverts.md does not help a node."""
 
 
 @dataclass(frozen=True)
 class NodeParts:
-    """What a node is built from. Everything is passed in: nothing reaches for a clock or a network by itself."""
+    """The parts of a node, all injected: no part opens a clock or a network itself. `owner` owns the seat."""
 
     chain: Chain
     contracts: Contracts
@@ -73,15 +73,15 @@ class Node(ABC):
         self.record = parts.follower.record
         contracts = parts.contracts
         self._settler = Settler(self.record, contracts.runs, contracts.settlement, patience, self.turn)
-        self._told: set[str] = set()
-        self._complained: set[tuple[str, str]] = set()
+        self._reported: set[str] = set()
+        self._logged_failures: set[tuple[str, str]] = set()
 
     def seat_in(self, round: int) -> int | None:
-        """The seat that the account holds in `round`; None if it has none."""
+        """Returns the seat that the account owns in `round`; None if it has none."""
         return self.record.find_seat(self.role, self.parts.owner, round)
 
     def turn(self, round: int) -> int:
-        """How many others go before this node with what anyone may do for the round."""
+        """Returns the number of nodes ahead of this one in the rota for permissionless calls."""
         return 0
 
     @property
@@ -100,7 +100,7 @@ class Node(ABC):
     def step(self, *, wait: bool = True) -> int:
         """Does what is due at the newest final block; returns when something is next due (unix seconds).
 
-        Without `wait` what is heavy goes on beside it, and a later step finds it done.
+        Without `wait`, heavy work continues in the background, and a later step collects it.
         """
         head = self.observe()
         try:
@@ -108,29 +108,29 @@ class Node(ABC):
                 self.prepare(head)
             else:
                 self.begin(head)
-        except (StorageError, OSError) as error:  # what was sealed before can still be revealed
+        except (StorageError, OSError) as error:  # earlier commitments can still be revealed
             log.error("not prepared", cause=str(error))
         return self.act_on(head)
 
     @abstractmethod
     def prepare(self, head: BlockRef) -> None:
-        """The heavy part of what is due at `head`: sends nothing, so several nodes may do it side by side."""
+        """Does the heavy work that is due at `head`; sends nothing, so several nodes may do it concurrently."""
 
     def begin(self, head: BlockRef) -> None:
-        """As `prepare`, but may leave before it is done: what is due on the chain meanwhile cannot wait."""
+        """Does as `prepare`, but may return before the work is done, so that due transactions need not wait."""
         self.prepare(head)
 
     def close(self) -> None:  # noqa: B027  (not every node has something to end)
-        """Ends what goes on beside the steps; it can be taken up again by the next start."""
+        """Stops background work, which the next start can continue."""
 
     def figures(self) -> dict[str, Any]:
-        """What the node measured of itself, for `--json`."""
+        """Returns the node's measurements of itself, for `--json`."""
         return {}
 
     def act_on(self, head: BlockRef) -> int:
-        """Sends what is due at `head` and is prepared; returns when something is next due (unix seconds).
+        """Sends what is due at `head` and prepared; returns when something is next due (unix seconds).
 
-        That is at once after a settlement: what follows from it (pay, penalties) can be sent then.
+        That is at once after a settlement call, since pay and penalties become due with it.
         """
         try:
             self.parts.outbox.resume()
@@ -142,22 +142,22 @@ class Node(ABC):
 
     @abstractmethod
     def act(self, head: BlockRef) -> None:
-        """The role's own duties at `head`."""
+        """Sends the role's own transactions that are due at `head`."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Drops what was derived from blocks that are no longer on the chain, and is not yet written down."""
+        """Drops values that were derived from blocks no longer on the chain and are not yet in the journal."""
 
     def reached(self, find: Callable[[int], RootedState | None], round: int) -> RootedState | None:
-        """A state as `find` gives it; None while it cannot be reached: nobody serves an update, or the disk fails."""
+        """Returns the state from `find`; None while an update is unavailable or the disk fails, which is logged."""
         try:
             return find(round)
         except (StorageError, OSError) as error:
-            log.warning("state not reached", round=round, cause=str(error))
+            log.warning("state not available", round=round, cause=str(error))
             return None
 
     def times(self, round: int) -> Iterable[int]:
-        """The boundaries of a round at which the role has something to do."""
+        """Returns the times in a round at which the role has something to do."""
         schedule = self.follower.schedule
         return (schedule.opens(round), schedule.commit(round).end, schedule.reveal(round).end)
 
@@ -174,12 +174,12 @@ class Node(ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over for this node: the report-only round's settle and contest windows are past."""
+        """Whether the run is over for this node: the report-only round's settle and contest windows have ended."""
         at, schedule = self.follower.at, self.follower.schedule
         return at is not None and at.time >= schedule.contest(self.record.planned_rounds).end
 
     def send(self, due_call: DueCall) -> bool:
-        """Sends a due_call if it is still needed; a revert is logged, since somebody else was often just faster."""
+        """Sends a due call if it is still needed; a revert is only logged, since another node is often faster."""
         return self.submit(due_call.intent, due_call.call, due_call.still_needed, due_call.deadline)
 
     def submit(
@@ -190,9 +190,9 @@ class Node(ABC):
         deadline: int,
         refused: Callable[[Reverted], None] = lambda error: None,
     ) -> bool:
-        """Sends one call under a name that is unique in this node's journal. True when that put it on the chain.
+        """Sends one call under a name that is unique in this node's journal; returns True once, when it is mined.
 
-        `refused` is told of a revert.
+        `refused` is called with a revert.
         """
         name = f"{self.run}/{intent}"
         try:
@@ -200,29 +200,29 @@ class Node(ABC):
                 name, call, still_needed=lambda: still_needed(self.parts.chain.head()), deadline=deadline
             )
         except ChainError as error:
-            self._complain(name, error)
+            self._log_failure(name, error)
             if isinstance(error, Reverted):
                 refused(error)
             return False
-        if receipt is None or name in self._told:
+        if receipt is None or name in self._reported:
             return False
-        self._told.add(name)
+        self._reported.add(name)
         log.info("sent", intent=name, block=receipt.block_number, gas=receipt.gas_used)
         return True
 
-    def _complain(self, name: str, error: ChainError) -> None:
-        """Logs why something was not sent, once for each name and reason: it is tried again at every look."""
+    def _log_failure(self, name: str, error: ChainError) -> None:
+        """Logs why a call was not sent, once for each name and reason; it is tried again in every step."""
         reason = error.reason if isinstance(error, Reverted) else error.cause
-        if (name, reason) not in self._complained:
-            self._complained.add((name, reason))
+        if (name, reason) not in self._logged_failures:
+            self._logged_failures.add((name, reason))
             log.warning("not sent", intent=name, cause=error.cause, fix=FIXES.get(reason, error.fix))
 
 
 def run_forever(node: Node, clock: Callable[[], float], stop: threading.Event, poll_s: float) -> None:
     """Steps the node until the run is over or `stop` is set.
 
-    Endpoints that fail, a full disk, a key without coin are waited out: a node that dies cannot reveal. Raises
-    WrongChain, JournalLocked and JournalCorrupt, which no waiting mends.
+    Failing endpoints, a full disk and an account without coins are waited out, since a stopped node cannot reveal.
+    Raises WrongChain, JournalLocked and JournalCorrupt, which waiting does not fix.
     """
     try:
         while not stop.is_set() and not node.finished:

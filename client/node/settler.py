@@ -1,4 +1,4 @@
-"""What anyone may do for a run: settle rounds, pay, charge, lock and settle penalties (Protocol sections 5, 8, 9).
+"""The permissionless calls of a run: settle, pay, charge, lock and settle penalties (Protocol sections 5, 8, 9).
 
 `duties` only says what is due; a node sends each through its outbox, which asks `still_needed` again right before.
 """
@@ -20,20 +20,20 @@ from earnest.protocol.schedule import Schedule
 from earnest.protocol.verdicts import Verdict
 
 LATE_S = 86_400
-"""What has no end of its own (settling a penalty) is tried for this long at a time."""
+"""Seconds for which a call without a deadline (settling a penalty) is tried at a time."""
 
 LOCK_PAGE = 8
 """Seats locked in one transaction: each costs up to 1.1 M gas at 256 x 16, and a transaction has at most 2^24."""
 
 TURN_S = 20
-"""Seconds between one validator's turn to settle and the next one's; whose turn is first goes round with the rounds."""
+"""Seconds between two validators' turns to settle, and so to pay the gas; the first turn rotates with the rounds."""
 
 OPEN = (PenaltyStatus.LOCKED, PenaltyStatus.CONTESTED)
 
 
 @dataclass(frozen=True)
 class DueCall:
-    """One transaction that is due: a name that survives restarts, the call, and the question to ask again."""
+    """One transaction that is due: its name in the journal, the call, and the check to repeat before sending."""
 
     intent: str
     call: Call
@@ -42,10 +42,10 @@ class DueCall:
 
 
 class Settler:
-    """Lists the settlement duties of one run at one block.
+    """Lists the settlement calls of one run that are due at one block.
 
-    `patience` (seconds) leaves the first go to others, and `turn` says how many are before this node in a round, so
-    that not everybody pays for the same transaction; together they wait at most half of the settle window.
+    The node waits for `patience` seconds and for the `turn(round)` nodes ahead of it, so that not every node pays the
+    gas of the same call; together at most half of the settle window.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Settler:
         return min(self._wished + self._turn(round) * TURN_S, self._record.params.settle_s // 2)
 
     def due_calls(self, head: BlockRef) -> Iterator[DueCall]:
-        """Everything due at `head`, in the order it should be sent."""
+        """Yields every call due at `head`, in the order of sending."""
         schedule, last = self._schedule, self._record.planned_rounds
         for round in self._rounds_in_reach(head.time):
             window = schedule.settle(round)
@@ -81,7 +81,7 @@ class Settler:
         yield from self._penalties(head)
 
     def next_due(self, now: int) -> int | None:
-        """The next time at which something of this may become due."""
+        """Returns the next time at which a call may become due."""
         schedule = self._schedule
         times = [
             time
@@ -178,9 +178,9 @@ class Settler:
             )
 
     def _open_pages(self, round: int, settled: int) -> list[tuple[int, int]]:
-        """(first seat, count) of what to settle: everything at once or, once somebody began, page by page.
+        """Returns (first seat, count) of the pages to settle: all at once or, once some are settled, page by page.
 
-        `settled` is the contract's bitmap of pages. Nothing is owed to seats above the last that revealed.
+        `settled` is the contract's bitmap of pages. Seats above the last that revealed are owed nothing.
         """
         record = self._record
         seats = record.trainer_count() if round < record.planned_rounds else 0
@@ -199,7 +199,7 @@ class Settler:
         return not state.complete and not any(state.pages >> page & 1 for page in pages)
 
     def _guilty(self, round: int) -> list[int]:
-        """Seats whose verdict costs bond; in a broken round verdict 4 costs nothing (Protocol section 9)."""
+        """Returns the seats whose verdict costs bond; in a broken round verdict 4 does not (Protocol section 9)."""
         record = self._record
         terms, verdicts = record.params.penalty_terms(), record.settled(round).verdicts
         broken = broken_round(verdicts.count(Verdict.HARMFUL), len(record.round(round).manifests))
@@ -232,7 +232,7 @@ def _is_open(penalty: dict[str, Any]) -> bool:
 
 
 def report_words(record: RunRecord, round: int) -> list[list[bytes]]:
-    """Revealed reports by validator seat as the contract takes them; empty where there is none."""
+    """Returns the words of the revealed reports by validator seat, as calldata; empty where there is none."""
     seen, count = record.round(round).report_words, len(record.validator_stakes(round))
     return [list(seen.get(seat, ())) for seat in range(count)]
 

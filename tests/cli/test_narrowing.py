@@ -136,7 +136,7 @@ def test_a_value_of_another_kind_is_not_denied_for_good_by_mistake(place: Place,
 def test_a_key_against_which_there_is_nothing_is_not_ended(place: Place, cli: Run) -> None:
     result = cli("attest", "revoke", GUARDED, ADDRESS["newcomer"], *place.acting("sponsor"), "--json")
     assert (result.code, result.error["code"]) == (1, "narrowing")
-    assert "nothing that it rests on is denied" in result.error["cause"]
+    assert "nothing that it depends on is denied" in result.error["cause"]
 
 
 def test_no_key_and_a_key_that_ends_anyway_are_not_ended(place: Place, cli: Run) -> None:
@@ -145,7 +145,7 @@ def test_no_key_and_a_key_that_ends_anyway_are_not_ended(place: Place, cli: Run)
     assert "registered no key" in result.error["cause"]
     result = cli("attest", "revoke", UNGUARDED, ADDRESS["trainer"], *place.acting("sponsor"), "--json")
     assert (result.code, result.error["code"]) == (1, "narrowing")
-    assert "ends by itself" in result.error["cause"]
+    assert "expires before" in result.error["cause"]
 
 
 # What is done
