@@ -1,7 +1,7 @@
-"""Prints the tables of docs/attestation.md: every evidence vector with its verdict, sizes, and seconds per check.
+"""Prints the tables of docs/attestation.md: every test vector with its verification, sizes, and times.
 
-Vectors are public evidence with expected verdicts (tests/data/attestation/README.md says where each comes from); a
-verdict that is not the expected one ends the command with 1. Gas figures are `make gas`'s.
+Vectors are public quotes with expected results; tests/data/attestation/README.md has their sources. An unexpected
+result ends the command with 1. Gas figures are from `make gas`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPEATS = 200
 
 
 def main() -> int:
-    """Prints all tables; 1 if a vector does not reach its verdict."""
+    """Prints all tables. Returns 1 if a vector has an unexpected result."""
     vectors = json.loads((DATA / "index.json").read_text())["vectors"]
     wrong = print_vectors(vectors)
     print_sizes()
@@ -36,35 +36,40 @@ def main() -> int:
 
 
 def print_vectors(vectors: list[dict[str, Any]]) -> int:
-    """One row per vector; the number of those that miss their verdict."""
+    """Prints one row per vector. Returns the number of unexpected results."""
     wrong = 0
     print("| vector | quote | judged at | verdict | up-to-date policy |\n|---|---|---|---|---|")
     for vector in vectors:
-        found, strict = verdict(vector), vector.get("uptodate_only_policy", "reject").startswith("accept")
+        verified = verification(vector)
+        strict = vector.get("uptodate_only_policy", "reject").startswith("accept")
         expected = vector["expect"]["verdict"] == "accept"
-        right = found.accepted == expected and (not expected or found.status == vector["expect"]["status"])
-        right = right and found.policy_accepted == strict
+        right = verified.accepted == expected and (
+            not expected or verified.status == vector["expect"]["status"]
+        )
+        right = right and verified.policy_accepted == strict
         wrong += not right
-        told = found.status if found.accepted else f"refused: {found.reason.split(' (')[0]}"
-        policy = "accepts" if found.policy_accepted else "refuses"
+        answer = verified.status if verified.accepted else f"refused: {verified.reason.split(' (')[0]}"
+        policy = "accepts" if verified.policy_accepted else "refuses"
         name = f"{Path(vector['quote']).stem}{' *' if 'mutate' in vector else ''}"
         day = vector["now_iso"][:10]
         print(
-            f"| {vector['id']} | {name} | {day} | {told} | {policy}{'' if right else ' (NOT AS EXPECTED)'} |"
+            f"| {vector['id']} | {name} | {day} | {answer} | {policy}{'' if right else ' (NOT AS EXPECTED)'} |"
         )
-    print(f"\n{len(vectors) - wrong} of {len(vectors)} vectors reach their verdict; * altered on purpose\n")
+    print(
+        f"\n{len(vectors) - wrong} of {len(vectors)} vectors have the expected result; * altered on purpose\n"
+    )
     return wrong
 
 
-def verdict(vector: dict[str, Any]) -> Verification:
-    """What the verifier makes of a vector."""
+def verification(vector: dict[str, Any]) -> Verification:
+    """Verifies a vector."""
     quote = mutated((DATA / vector["quote"]).read_bytes(), vector.get("mutate", {}))
     root = (DATA / vector["root"]).read_bytes()
     return verify_quote(quote, (DATA / vector["collateral"]).read_bytes(), root, vector["now"])
 
 
 def mutated(quote: bytes, how: dict[str, Any]) -> bytes:
-    """The quote with bits flipped, bytes appended, or a signature's s mirrored."""
+    """Returns the quote with bits flipped, bytes appended, or a signature's s mirrored."""
     changed = bytearray(quote)
     for offset, mask in how.get("xor", ()):
         changed[offset] ^= mask
@@ -74,11 +79,11 @@ def mutated(quote: bytes, how: dict[str, Any]) -> bytes:
 
 
 def print_sizes() -> None:
-    """Bytes of what a registration publishes and sends."""
-    print("| registration | quote | collateral | evidence file | call data |\n|---|---|---|---|---|")
+    """Prints the bytes that a registration publishes and sends."""
+    print("| registration | quote | collateral | evidence file | calldata |\n|---|---|---|---|---|")
     for kind in FORMATS:
         made = prepared(kind)
-        row = (made.evidence.quote, made.evidence.collateral, made.evidence.to_bytes(), call_data(made))
+        row = (made.evidence.quote, made.evidence.collateral, made.evidence.to_bytes(), calldata(made))
         print(f"| SIMULATED {kind} | {' | '.join(f'{len(part):,}' for part in row)} |")
     quote, collateral = "tdx4-90c06f-dstack", "phala-2026-02-tdx-90C06F000000"
     genuine = EvidenceFile(
@@ -91,15 +96,15 @@ def print_sizes() -> None:
 
 
 def prepared(kind: QuoteKind) -> PreparedRegistration:
-    """A simulated registration."""
+    """Prepares a simulated registration."""
     attester = SimulatedAttester(SimulatedVendor(), b"code", format=kind)
     policy = PolicyFile.from_quotes([parse_quote(attester.quote(bytes(64)).quote)])
     place = KeyScope(1337, "0x" + "11" * 20, 1, "0x" + "22" * 20)
     return prepare_registration(attester, "0x" + "33" * 20, place, (1, bytes(32)), policy)
 
 
-def call_data(made: PreparedRegistration) -> bytes:
-    """`register`'s call data."""
+def calldata(made: PreparedRegistration) -> bytes:
+    """Returns the calldata of `register`."""
     from earnest.client.chain.abi import Abi
     from earnest.contracts import load_artifact
 
@@ -109,11 +114,11 @@ def call_data(made: PreparedRegistration) -> bytes:
 
 
 def print_seconds(vectors: list[dict[str, Any]]) -> None:
-    """Milliseconds of a check, and of a simulated quote."""
+    """Prints the milliseconds of a verification and of a simulated quote."""
     genuine = next(vector for vector in vectors if vector["id"] == "P09")
-    verdict(genuine)
+    verification(genuine)
     print("| step | ms |\n|---|---|")
-    print(f"| verify a genuine TDX v4 quote | {milliseconds(lambda: verdict(genuine)):.2f} |")
+    print(f"| verify a genuine TDX v4 quote | {milliseconds(lambda: verification(genuine)):.2f} |")
     attester = SimulatedAttester()
     print(
         f"| make a SIMULATED quote and its collateral | {milliseconds(lambda: attester.quote(bytes(64))):.2f} |"
@@ -121,7 +126,7 @@ def print_seconds(vectors: list[dict[str, Any]]) -> None:
 
 
 def milliseconds(step: Any) -> float:
-    """Mean over repeats."""
+    """Returns the mean over REPEATS runs of `step`."""
     start = time.perf_counter()
     for _ in range(REPEATS):
         step()

@@ -1,4 +1,4 @@
-"""Preparing the registration of an enclave's key: quote, evidence file and calldata for the registry."""
+"""Prepares the registration of an enclave key: quote, evidence file and calldata for the registry."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PreparedRegistration:
 def prepare_registration(
     attester: Attester,
     key: str,
-    place: KeyScope,
+    scope: KeyScope,
     challenge: tuple[int, bytes],
     policy: PolicyFile,
     *,
@@ -64,7 +64,7 @@ def prepare_registration(
     a machine that the policy would refuse. Raises AttesterError where the platform gives no quote or collateral.
     """
     number, value = challenge
-    binding = place.binding(key, value)
+    binding = scope.binding(key, value)
     gpus = None if gpu is None else gpu(binding)
     quoted = attester.quote(binding + gpu_digest(gpus))
     evidence = EvidenceFile(quoted.quote, _collateral(quoted, collateral), quoted.event_log, gpus)
@@ -75,10 +75,11 @@ def prepare_registration(
         parts = quote_calldata(quote, policy.policy.pck_cas)
     except QuoteError as error:
         raise RegistrationError(
-            f"the quote cannot be registered: {error}", "the run takes other machines; ask its sponsor"
+            f"the quote cannot be registered: {error}",
+            "the run accepts other machines; ask its sponsor which",
         ) from error
     registration = Registration(
-        place.run, place.trainer, key, number, evidence.root(), evidence.collateral_digest()
+        scope.run, scope.trainer, key, number, evidence.root(), evidence.collateral_digest()
     )
     return PreparedRegistration(registration, evidence, quote, parts)
 
@@ -87,7 +88,7 @@ def _collateral(quoted: Quoted, fetch: Callable[[bytes], bytes] | None) -> bytes
     if quoted.collateral is not None:
         return quoted.collateral
     if fetch is None:
-        raise AttesterError("there is no collateral for the quote", "give it, or where to fetch it from")
+        raise AttesterError("there is no collateral for the quote", "name a file or a service that has it")
     return fetch(quoted.quote)
 
 
@@ -97,13 +98,13 @@ def _check(quote: Quote, policy: PolicyFile) -> None:
     own = own_root_id(quote)
     if own != rules.root_id:
         raise RegistrationError(
-            f"this machine's root is {root_name(own)}, the run takes {root_name(rules.root_id)}",
-            "use an attester of the run's kind",
+            f"this machine's root is {root_name(own)}, the run accepts {root_name(rules.root_id)}",
+            "use an attester under that root",
         )
     if quote.workload() not in rules.workloads:
         raise RegistrationError(
-            f"what runs here is workload 0x{quote.workload().hex()}, which the run's policy does not list",
-            "run the code that the sponsor measured; for a simulated machine --code says which that is",
+            f"the code on this machine is workload 0x{quote.workload().hex()}, which the run's policy does not list",
+            "run the code that the sponsor measured; for a simulated machine, name it with --code",
         )
     if any(quote.unmeasured):
         raise RegistrationError(

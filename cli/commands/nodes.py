@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 
 from earnest.attestation.roots import SIMULATED_WARNING
 from earnest.cli.app import make_group
-from earnest.cli.commands.attest.keys import INTEL_PCS, Count, Kind, collateral_source, make_attester
+from earnest.cli.commands.attest.keys import INTEL_PCS, AttesterKind, Count, collateral_source, make_attester
 from earnest.cli.exits import UsageError
 from earnest.cli.flags import LayoutFlags, NodeFlags, RunNumber
 from earnest.cli.output import Answer, countdown
@@ -43,7 +43,7 @@ TEE = Group("Attestation", sort_key=37)
 class AttesterFlags:
     """Options of a trainer in an attested run (docs/attestation.md)."""
 
-    attester: Annotated[Kind | None, Parameter(group=TEE)] = None
+    attester: Annotated[AttesterKind | None, Parameter(group=TEE)] = None
     """Register a key in this machine's TEE and sign with it: Linux in a TDX guest, dstack, or SIMULATED (NOT A TEE)."""
 
     collateral: Annotated[Path | None, Parameter(group=TEE)] = None

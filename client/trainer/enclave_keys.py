@@ -50,7 +50,7 @@ class EnclaveKeys:
     def __init__(
         self,
         *,
-        place: KeyScope,
+        scope: KeyScope,
         registry: Registry,
         runs: Runs,
         attester: Attester,
@@ -64,7 +64,7 @@ class EnclaveKeys:
         gpu: Callable[[bytes], bytes] | None = None,
         check: bool = True,
     ) -> None:
-        self.place, self.policy, self.attester = place, policy, attester
+        self.scope, self.policy, self.attester = scope, policy, attester
         self._registry, self._runs = registry, runs
         self._folder, self._store = folder, store
         self._journal, self._outbox = journal, outbox
@@ -88,7 +88,7 @@ class EnclaveKeys:
         """Returns the enclave keys of an account, kept in the folder `enclave` of the account's own."""
         contracts = account.deployment.contracts
         return cls(
-            place=KeyScope(account.deployment.chain.chain_id, contracts.registry.address, run, account.owner),
+            scope=KeyScope(account.deployment.chain.chain_id, contracts.registry.address, run, account.owner),
             registry=contracts.registry,
             runs=contracts.runs,
             attester=attester,
@@ -105,7 +105,7 @@ class EnclaveKeys:
 
     def live(self, at: BlockRef) -> LiveKey | None:
         """Returns the key registered on chain for this trainer at `at`, on this machine or another."""
-        return self._runs.enclave_key(self.place.run, self.place.trainer, at)
+        return self._runs.enclave_key(self.scope.run, self.scope.trainer, at)
 
     def due(self, at: BlockRef) -> bool:
         """Returns whether to register a key now: the live key is not on this machine, or expires soon.
@@ -140,11 +140,11 @@ class EnclaveKeys:
         intent = self._journal.intent(name)
         if intent is not None and intent.status == Status.OPEN:
             return name, Call(intent.to, intent.data, "register", {}, intent.value)  # saved before a restart
-        challenge = self._registry.challenge(self.place.run, self.place.trainer, at)
+        challenge = self._registry.challenge(self.scope.run, self.scope.trainer, at)
         prepared = prepare_registration(
             self.attester,
             key.address,
-            self.place,
+            self.scope,
             challenge,
             self.policy,
             collateral=self._collateral,
@@ -161,13 +161,13 @@ class EnclaveKeys:
         """
         live = self.live(at)
         key = None if live is None or live.expiry <= start else self._key(live.address)
-        return b"" if key is None else key.sign(self.place.statement(round, manifest_hash))
+        return b"" if key is None else key.sign(self.scope.statement(round, manifest_hash))
 
     # Keys
 
     def _unregistered(self, at: BlockRef) -> EnclaveKey:
         """Returns the key to register, which is on disk before anything names it."""
-        entry = f"attest/{self.place.run}/pending"
+        entry = f"attest/{self.scope.run}/pending"
         saved = self._journal.get(entry)
         if saved is not None:
             address = saved.decode()
@@ -192,7 +192,7 @@ class EnclaveKeys:
         return self._loaded
 
     def _path(self, address: str) -> Path:
-        return self._folder / f"{self.place.run}-{address.lower()}.json"
+        return self._folder / f"{self.scope.run}-{address.lower()}.json"
 
     def _intent(self, address: str) -> str:
-        return f"{self.place.run}/attest/{address}"
+        return f"{self.scope.run}/attest/{address}"

@@ -1,4 +1,4 @@
-"""`earnest attest deny`, `raise-floor`, `revoke`: a guardian narrows, anyone ends what rests on the denied."""
+"""`earnest attest deny`, `raise-floor`, `revoke`: a guardian narrows a policy, anyone ends keys that it denied."""
 
 from __future__ import annotations
 
@@ -159,11 +159,11 @@ def test_a_dry_run_explains_what_is_denied_and_denies_nothing(place: Place, cli:
     assert document["calls"][0]["function"] == "deny"
     assert (document["what"], document["for_good"], document["from_round"]) == ("key", True, 1)
     assert document["keys"] == [{"trainer": ADDRESS["newcomer"], "key": key["key"]}]
-    for told in ("FOR GOOD", "every run with this policy", "From round 1 of run 2", key["key"]):
+    for told in ("PERMANENTLY", "every run with this policy", "From round 1 of run 2", key["key"]):
         assert told in result.err
     assert shown(cli, place)["denied"] == []
     result = cli(*denying("--platform", NOBODYS), "--dry-run", *place.acting(GUARDIAN))
-    assert "No key of this run rests on it" in result.err
+    assert "No key of this run depends on it" in result.err
     result = cli(*denying("--root-id", key["root_id"]), "--dry-run", *place.acting(GUARDIAN))
     assert "That is every key" in result.err
 
@@ -197,7 +197,7 @@ def test_a_denied_platform_ends_its_key_and_anyone_revokes_it(place: Place, cli:
     assert after["revoked_for"] == key["platform"]
     result = cli("attest", "show", GUARDED, *place.reading())
     told = " ".join(result.out.split())
-    assert f"its platform {key['platform']} is denied, from round 1 on; revoked" in told
+    assert f"its platform {key['platform']} is denied from round 1; revoked" in told
 
     twice = cli("attest", "revoke", GUARDED, ADDRESS["trainer"], *place.acting("sponsor"), "--json")
     assert (twice.code, twice.error["code"]) == (1, "narrowing")
@@ -221,13 +221,13 @@ def test_the_floor_is_shown_and_only_rises(place: Place, cli: Run) -> None:
     assert "17 already" in same.error["cause"]
     tried = cli("attest", "raise-floor", GUARDED, "18", "--dry-run", *place.acting(GUARDIAN), "--json")
     assert tried.document["calls"][0]["function"] == "raise_floor"
-    assert "for good" in tried.err and "From round 1 of run 2" in tried.err
+    assert "permanently" in tried.err and "From round 1 of run 2" in tried.err
     raised = cli("attest", "raise-floor", GUARDED, "18", *place.acting(GUARDIAN), "--json")
     assert (raised.code, raised.document["from_round"]) == (0, 1)
     assert cli("attest", "raise-floor", GUARDED, "18", *place.acting(GUARDIAN)).code == 1
     document = shown(cli, place)
     assert (document["floor"], document["floors_to_come"]) == (17, [{"floor": 18, "from_round": 1}])
-    assert "number: 17; from round 1 on: 18" in cli("attest", "show", GUARDED, *place.reading()).out
+    assert "number: 17; from round 1: 18" in cli("attest", "show", GUARDED, *place.reading()).out
     assert shown(cli, place, UNGUARDED)["floor"] == 17
     assert shown(cli, place, "1")["floor"] is None
 

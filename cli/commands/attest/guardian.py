@@ -1,4 +1,4 @@
-"""`earnest attest deny`, `raise-floor`, `revoke`: what a policy takes no more, and the end of keys that rest on it."""
+"""`earnest attest deny`, `raise-floor`, `revoke`: narrows a policy, and ends keys that it no longer accepts."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ def deny(
     root_id: str | None = None,
     flags: SendFlags = SEND,
 ) -> Answer:
-    """Deny what keys rest on: for the guardian of the run's policy. It is FOR GOOD, and for all runs with the policy.
+    """Deny a workload, machine, key or root. Only for the policy's guardian. PERMANENT, in all runs with the policy.
 
-    The registry takes no key that rests on it any more, at once. From the second next round on no update is attested by
-    such a key; `earnest attest revoke` also ends it on chain. `earnest attest show RUN --json` has the values.
+    The registry refuses new keys that depend on it at once. From the round after the next one, existing keys that
+    depend on it attest no updates; `earnest attest revoke` also ends them on chain. The values are in
+    `earnest attest show RUN --json`.
 
     Example: earnest attest deny 1 --key 0x000000000000000000000000000000000000dEaD --dry-run
 
@@ -59,24 +60,24 @@ def deny(
     run
         The run's number; its files have the policy.
     workload
-        A workload's id: that code. This and the next two are 64 hexadecimal digits.
+        Workload id: denies that code. This and the next two are 64 hexadecimal digits.
     platform
-        A platform's hash: that machine.
+        Hash of a platform: denies that machine.
     pck
-        Hash of a PCK key: that machine too, until Intel certifies another key for it.
+        Hash of a PCK key: denies that machine until Intel certifies another key for it.
     key
-        An enclave key's address.
+        Address of an enclave key.
     root_id
-        The id of the policy's root: all machines, so that the policy takes no key any more.
+        Id of the policy's root: denies all machines, so the policy accepts no key any more.
     """
-    given: dict[Kind, str | None] = {
+    values: dict[Kind, str | None] = {
         "workload": workload,
         "platform": platform,
         "pck": pck,
         "key": key,
         "root-id": root_id,
     }
-    chosen: list[tuple[Kind, str]] = [(kind, value) for kind, value in given.items() if value is not None]
+    chosen: list[tuple[Kind, str]] = [(kind, value) for kind, value in values.items() if value is not None]
     if len(chosen) != 1:
         raise UsageError(
             f"{len(chosen)} values are given to deny",
@@ -87,11 +88,13 @@ def deny(
         entry = _entry(session, kind, value)
         record = session.deployment.read_run(run)
         policy = run_policy(record).policy
-        held = [one for keys in record.keys.values() for one in keys]
-        steps = deny_calls(session.contracts.registry, policy, kind, entry, held, session.account, session.at)
-        resting = [one for one in held if entry in one.rests_on]
-        counting = [one for one in resting if _counts(session, record, one)]
-        for line in _denial_lines(session, record, policy, kind, entry, resting, counting):
+        registered = [key for keys in record.keys.values() for key in keys]
+        steps = deny_calls(
+            session.contracts.registry, policy, kind, entry, registered, session.account, session.at
+        )
+        dependent = [key for key in registered if entry in key.rests_on]
+        live = [key for key in dependent if _is_live(session, record, key)]
+        for line in _denial_lines(session, record, policy, kind, entry, dependent, live):
             session.notice(line)
         document = {
             "action": "deny",
@@ -100,8 +103,8 @@ def deny(
             "what": kind,
             "entry": entry,
             "for_good": True,
-            "keys": [{"trainer": one.trainer, "key": one.key} for one in counting],
-            **_narrows(record, session.at.time),
+            "keys": [{"trainer": key.trainer, "key": key.key} for key in live],
+            **_effective(record, session.at.time),
         }
         label = f"attest/{run}/deny/{entry.hex()}"
         return send(
@@ -109,18 +112,18 @@ def deny(
             label,
             steps,
             document,
-            lambda told: (
-                f"The {WORDS[kind]} is denied for good; it counts from round {told['from_round']} on."
+            lambda fields: (
+                f"The {WORDS[kind]} is denied permanently, with effect from round {fields['from_round']}."
             ),
-            lambda receipts: _narrows(record, session.chain.block(receipts[-1].block_number).time),
+            lambda receipts: _effective(record, session.chain.block(receipts[-1].block_number).time),
         )
 
 
 def raise_floor(run: RunNumber, number: Evaluation, /, *, flags: SendFlags = SEND) -> Answer:
-    """Raise the lowest TCB evaluation number: for the guardian of the run's policy. It NEVER FALLS AGAIN.
+    """Raise the lowest accepted TCB evaluation number. Only for the policy's guardian. It can NEVER be lowered again.
 
-    From the second next round on no update is attested by a key whose collateral has a lower number, in all runs with
-    the policy. Intel publishes a higher one with each TCB recovery; trainers then register anew with new collateral.
+    From the round after the next one, keys whose collateral has a lower number attest no updates, in all runs with the
+    policy. Intel publishes a higher number with each TCB recovery; trainers then register again with new collateral.
 
     Example: earnest attest raise-floor 1 18
 
@@ -129,7 +132,7 @@ def raise_floor(run: RunNumber, number: Evaluation, /, *, flags: SendFlags = SEN
     run
         The run's number; its files have the policy.
     number
-        The new floor, above the one that `earnest attest show RUN` has.
+        The new floor, higher than the one that `earnest attest show RUN` prints.
     """
     with Session(flags) as session:
         record = session.deployment.read_run(run)
@@ -137,12 +140,12 @@ def raise_floor(run: RunNumber, number: Evaluation, /, *, flags: SendFlags = SEN
         steps = raise_floor_calls(
             session.contracts.registry, policy_file, number, session.account, session.at
         )
-        narrows = _narrows(record, session.at.time)
+        effect = _effective(record, session.at.time)
         for line in (
-            f"Raises the floor of policy 0x{policy_file.hash.hex()} to {number}, for good and in every run with it.",
-            f"{_from(record, session.at.time)} no update is attested by a key whose collateral has a lower number;"
-            " its trainer has to register anew before, with newer collateral.",
-            f"Where Intel has published nothing of number {number} yet, no key counts until it does.",
+            f"Raises the floor of policy 0x{policy_file.hash.hex()} to {number}, permanently and in every run with it.",
+            f"{_from(record, session.at.time)} keys whose collateral has a lower number attest no updates;"
+            " their trainers must register again before, with newer collateral.",
+            f"If Intel has not published number {number} yet, no key is valid until it does.",
         ):
             session.notice(line)
         document = {
@@ -151,22 +154,23 @@ def raise_floor(run: RunNumber, number: Evaluation, /, *, flags: SendFlags = SEN
             "policy": policy_file.hash,
             "floor": number,
             "for_good": True,
-            **narrows,
+            **effect,
         }
         return send(
             session,
             f"attest/{run}/floor/{number}",
             steps,
             document,
-            lambda told: f"The floor is {number} from round {told['from_round']} on.",
-            lambda receipts: _narrows(record, session.chain.block(receipts[-1].block_number).time),
+            lambda fields: f"The floor is {number} from round {fields['from_round']}.",
+            lambda receipts: _effective(record, session.chain.block(receipts[-1].block_number).time),
         )
 
 
 def revoke(run: RunNumber, trainer: str, /, *, flags: SendFlags = SEND) -> Answer:
-    """End a trainer's key that rests on what was denied, or whose bond outgrew what was counted. Anyone may.
+    """End a trainer's key that depends on a denied entry, or whose bond grew beyond the policy's limit. For anyone.
 
-    The key attests no round from the second next one on. Its trainer can register another, where the policy takes that.
+    From the round after the next one, the key attests no updates. Its trainer can register another that the policy
+    accepts.
 
     Example: earnest attest revoke 1 0x000000000000000000000000000000000000dEaD
 
@@ -175,7 +179,7 @@ def revoke(run: RunNumber, trainer: str, /, *, flags: SendFlags = SEND) -> Answe
     run
         The run's number.
     trainer
-        Address of the trainer whose newest key is to end.
+        Address of the trainer whose newest key to end.
     """
     with Session(flags) as session:
         owner = session.address(trainer)
@@ -186,23 +190,23 @@ def revoke(run: RunNumber, trainer: str, /, *, flags: SendFlags = SEND) -> Answe
             raise NarrowingError(
                 f"{owner} registered no key in run {run}", f"list them: `earnest attest show {run}`"
             )
-        steps, ground = revoke_calls(session.contracts, run, policy, key, session.at)
-        because = _because(session, key, ground)
+        steps, reason = revoke_calls(session.contracts, run, policy, key, session.at)
+        because = _because(session, key, reason)
         ends = session.contracts.runs.attestation(run, session.at).narrows_at
-        session.notice(f"The key {key.key} of {owner} may be ended: {because}.")
-        session.notice(f"{_from(record, session.at.time)} it attests no update any more.")
+        session.notice(f"The key {key.key} of {owner} can be ended: {because}.")
+        session.notice(f"{_from(record, session.at.time)} it attests no updates.")
         document = {
             "action": "revoke",
             "run": run,
             "trainer": owner,
             "key": key.key,
-            "what": ground.kind or "bond",
-            "entry": ground.entry,
+            "what": reason.kind or "bond",
+            "entry": reason.entry,
             "because": because,
             "ends": ends,
         }
 
-        def found(receipts: Any) -> dict[str, Any]:
+        def effect(receipts: Any) -> dict[str, Any]:
             mined = session.chain.block(receipts[-1].block_number)
             live = session.contracts.runs.enclave_key(run, owner, mined)
             return {"ends": ends if live is None else live.expiry}
@@ -212,38 +216,40 @@ def revoke(run: RunNumber, trainer: str, /, *, flags: SendFlags = SEND) -> Answe
             f"attest/{run}/revoke/{owner}/{key.key}",
             steps,
             document,
-            lambda told: f"The key {key.key} attests no round that opens at or after {when(told['ends'])}.",
-            found,
+            lambda fields: (
+                f"The key {key.key} attests no round that opens at or after {when(fields['ends'])}."
+            ),
+            effect,
         )
 
 
 def run_policy(record: RunRecord) -> PolicyFile:
-    """The run's policy, from its files. Raises UsageError for a run that takes no attestation."""
+    """Reads the policy from the run's files. Raises UsageError for a run without attestation."""
     from earnest.client.run.bundle import load_bundle
     from earnest.client.storage.objects import ObjectStore
 
-    found = load_bundle(record.uri, record.params, ObjectStore("memory:///")).attestation
-    if found is None:
-        raise UsageError(f"run {record.run} takes no attestation", "join and train: its trainers need no TEE")
-    return found
+    policy_file = load_bundle(record.uri, record.params, ObjectStore("memory:///")).attestation
+    if policy_file is None:
+        raise UsageError(f"run {record.run} has no attestation", "join and train: its trainers need no TEE")
+    return policy_file
 
 
-def hexadecimal(text: str, size: int, what: str) -> bytes:
-    """`size` bytes of the command line. Raises UsageError."""
+def hexadecimal(text: str, size: int, flag: str) -> bytes:
+    """Parses `size` bytes given as hexadecimal. Raises UsageError."""
     try:
-        found = bytes.fromhex(text.removeprefix("0x"))
+        value = bytes.fromhex(text.removeprefix("0x"))
     except ValueError as error:
-        raise UsageError(f"{what} is not hexadecimal", f"give {2 * size} digits") from error
-    if len(found) != size:
-        raise UsageError(f"{what} has {len(found)} bytes", f"give {size}, {2 * size} digits")
-    return found
+        raise UsageError(f"{flag} is not hexadecimal", f"give {2 * size} digits") from error
+    if len(value) != size:
+        raise UsageError(f"{flag} has {len(value)} bytes", f"give {size}, {2 * size} digits")
+    return value
 
 
 # Showing
 
 
 def objections(record: RunRecord, key: KeyRegistration) -> list[dict[str, Any]]:
-    """What is denied of all that a key rests on: kind, entry, and the round from which that counts."""
+    """Returns the denied entries that a key depends on: kind, entry, and the round from which the denial counts."""
     return [
         {"what": kind, "entry": entry, "from_round": record.denials[entry]}
         for kind, entry in entries(key).items()
@@ -252,25 +258,26 @@ def objections(record: RunRecord, key: KeyRegistration) -> list[dict[str, Any]]:
 
 
 def objection_line(key: dict[str, Any]) -> str | None:
-    """What there is against a key of `attest show`, for people; None if nothing."""
-    told = [
-        f"its {_named(one['what'], one['entry'], key['key'])} is denied, from round {one['from_round']} on"
-        for one in key["denied"]
+    """Returns why a key of `attest show` no longer counts, as text; None if it does."""
+    reasons = [
+        f"its {_named(denial['what'], denial['entry'], key['key'])} is denied from round {denial['from_round']}"
+        for denial in key["denied"]
     ]
     if key["revoked"] is not None:
-        grew = "" if any(key["revoked_for"]) else ", for its trainer's bond grew beyond what was counted"
-        told.append(f"revoked{grew}: it attests no round that opens at or after {when(key['revoked'])}")
-    return f"{key['trainer']}, key {key['key']}: {'; '.join(told)}" if told else None
+        grew = "" if any(key["revoked_for"]) else " because its trainer's bond grew beyond the counted one"
+        reasons.append(f"revoked{grew}: it attests no round that opens at or after {when(key['revoked'])}")
+    return f"{key['trainer']}, key {key['key']}: {'; '.join(reasons)}" if reasons else None
 
 
 def narrowings(record: RunRecord, policy_file: PolicyFile | None, round: int) -> dict[str, Any]:
-    """What the guardian has done to the run's policy: the floor in force in `round`, those to come, and the denied.
+    """Returns the guardian's changes to the policy: the floor in force in `round`, later floors, denied entries.
 
-    The floor is None where the policy's file cannot be had and no floor was raised.
+    The floor is None if the policy's file is not available and no floor was raised.
     """
-    own, raised = 0 if policy_file is None else floor_of(policy_file), record.evaluation_floor(round)
+    own = 0 if policy_file is None else floor_of(policy_file)
+    raised = record.evaluation_floor(round)
     policy = None if policy_file is None else policy_file.policy
-    keys = [one for held in record.keys.values() for one in held]
+    registered = [key for keys in record.keys.values() for key in keys]
     return {
         "floor": None if policy_file is None and raised == 0 else max(own, raised),
         "floors_to_come": [
@@ -279,22 +286,22 @@ def narrowings(record: RunRecord, policy_file: PolicyFile | None, round: int) ->
             if first > round
         ],
         "denied": [
-            {"what": kind_of(entry, keys, policy), "entry": entry, "from_round": first}
+            {"what": kind_of(entry, registered, policy), "entry": entry, "from_round": first}
             for entry, first in record.denials.items()
         ],
     }
 
 
 def narrowing_lines(narrowed: dict[str, Any]) -> list[str]:
-    """The same for people."""
-    floor = "unknown, for the policy's file cannot be had" if narrowed["floor"] is None else narrowed["floor"]
+    """Formats `narrowings` for people."""
+    floor = "unknown: the policy's file is not available" if narrowed["floor"] is None else narrowed["floor"]
     coming = "".join(
-        f"; from round {one['from_round']} on: {one['floor']}" for one in narrowed["floors_to_come"]
+        f"; from round {later['from_round']}: {later['floor']}" for later in narrowed["floors_to_come"]
     )
     denied = [
-        f"denied: {WORDS[one['what']] if one['what'] else 'entry'} 0x{one['entry'].hex()},"
-        f" from round {one['from_round']} on"
-        for one in narrowed["denied"]
+        f"denied: {WORDS[denial['what']] if denial['what'] else 'entry'} 0x{denial['entry'].hex()},"
+        f" from round {denial['from_round']}"
+        for denial in narrowed["denied"]
     ]
     return [f"lowest TCB evaluation number: {floor}{coming}", *denied]
 
@@ -308,22 +315,22 @@ def _entry(session: Session, kind: Kind, value: str) -> bytes:
     return hexadecimal(value, ENTRY_BYTES, f"--{kind}")
 
 
-def _counts(session: Session, record: RunRecord, key: KeyRegistration) -> bool:
+def _is_live(session: Session, record: RunRecord, key: KeyRegistration) -> bool:
     return key is record.newest_key(key.trainer) and session.at.time < key.ends
 
 
-def _narrows(record: RunRecord, time: int) -> dict[str, int]:
-    """When a narrowing that is mined at `time` counts: the first round, and when that opens."""
+def _effective(record: RunRecord, time: int) -> dict[str, int]:
+    """Returns the first round in which a narrowing mined at `time` takes effect, and when it opens."""
     schedule = record.params.schedule()
     first = schedule.next_round(time) + 1
     return {"from_round": first, "from_time": schedule.opens(first)}
 
 
 def _from(record: RunRecord, time: int) -> str:
-    """The same in words, at the beginning of a sentence."""
-    counts = _narrows(record, time)
-    over = ", by when the run is over," if counts["from_round"] >= record.planned_rounds else ""
-    return f"From round {counts['from_round']} of run {record.run} on ({when(counts['from_time'])}){over}"
+    """Returns the same as text, for the start of a sentence."""
+    effect = _effective(record, time)
+    over = ", when the run is over," if effect["from_round"] >= record.planned_rounds else ""
+    return f"From round {effect['from_round']} of run {record.run} ({when(effect['from_time'])}){over}"
 
 
 def _denial_lines(
@@ -332,28 +339,28 @@ def _denial_lines(
     policy: Policy,
     kind: Kind,
     entry: bytes,
-    resting: list[KeyRegistration],
-    counting: list[KeyRegistration],
+    dependent: list[KeyRegistration],
+    live: list[KeyRegistration],
 ) -> list[str]:
-    all_gone = kind == "root-id" or (kind == "workload" and len(policy.workloads) == 1)
+    accepts_none = kind == "root-id" or (kind == "workload" and len(policy.workloads) == 1)
     return [
-        f"Denies the {WORDS[kind]} 0x{entry.hex()} under policy 0x{policy.hash().hex()}: FOR GOOD, nobody can take"
-        " that back, and in every run with this policy.",
-        "The registry takes no key that rests on it any more, at once."
-        + (" That is every key: the policy then takes none." if all_gone else ""),
-        f"{_from(record, session.at.time)} no update is attested by a key that rests on it.",
-        *(f"It ends the key {one.key} of {one.trainer}." for one in counting),
-        *([] if resting else ["No key of this run rests on it: look whether the value is right."]),
+        f"Denies the {WORDS[kind]} 0x{entry.hex()} under policy 0x{policy.hash().hex()}: PERMANENTLY, and in every"
+        " run with this policy. Nobody can undo it.",
+        "The registry refuses new keys that depend on it at once."
+        + (" That is every key: the policy then accepts none." if accepts_none else ""),
+        f"{_from(record, session.at.time)} keys that depend on it attest no updates.",
+        *(f"It ends the key {key.key} of {key.trainer}." for key in live),
+        *([] if dependent else ["No key of this run depends on it: check the value."]),
     ]
 
 
-def _because(session: Session, key: KeyRegistration, ground: RevocationReason) -> str:
-    if ground.kind is None:
-        grown, counted = session.tokens(ground.live_bond), session.tokens(ground.counted)
+def _because(session: Session, key: KeyRegistration, reason: RevocationReason) -> str:
+    if reason.kind is None:
+        grown, counted = session.tokens(reason.live_bond), session.tokens(reason.counted)
         return f"its trainer's bond grew to {grown}, and {counted} are counted for its platform"
-    return f"its {_named(ground.kind, ground.entry or b'', key.key)} is denied"
+    return f"its {_named(reason.kind, reason.entry or b'', key.key)} is denied"
 
 
 def _named(kind: Kind, entry: bytes, key: str) -> str:
-    """What a key rests on, in words; a key itself by its address."""
+    """Returns a deny-list entry as text; a key by its address."""
     return f"{WORDS[kind]} {key if kind == 'key' else '0x' + entry.hex()}"

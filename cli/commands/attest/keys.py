@@ -1,4 +1,4 @@
-"""An enclave's key: registered for a seat of a run, and shown. Commands of `earnest attest`."""
+"""`earnest attest register` and `show`: registers an enclave key for a seat of a run, lists registered keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 CHAIN, SEND = ChainFlags(), SendFlags()
 
-Kind = Literal["simulated", "tdx-guest", "dstack"]
+AttesterKind = Literal["simulated", "tdx-guest", "dstack"]
 Count = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 32))]
 INTEL_PCS = "https://api.trustedservices.intel.com"
 
@@ -45,7 +45,7 @@ def register(
     run: RunNumber,
     /,
     *,
-    attester: Kind,
+    attester: AttesterKind,
     owner: str | None = None,
     collateral: Path | None = None,
     pccs: str = INTEL_PCS,
@@ -55,10 +55,10 @@ def register(
     again: bool = False,
     flags: SendFlags = SEND,
 ) -> Answer:
-    """Register a key that lives inside this machine's TEE: makes key and quote, publishes the evidence, sends it.
+    """Register a key made inside this machine's TEE: makes key and quote, publishes the evidence file, sends it.
 
-    The evidence lies among the account's public objects, which the trainer node serves. A node that was started with
-    an attester does all this by itself, and again before the key expires.
+    The evidence file is one of the account's public objects, which the trainer node serves. A node started with an
+    attester does all this by itself, and again before the key expires.
 
     Example: earnest attest register 1 --attester tdx-guest
 
@@ -67,21 +67,21 @@ def register(
     run
         The run's number.
     attester
-        Who makes the quote: Linux inside a TDX guest, dstack's guest agent, or software (SIMULATED, NOT A TEE).
+        Source of the quote: Linux inside a TDX guest, dstack's guest agent, or software (SIMULATED, NOT A TEE).
     owner
         The seat's owner, when this key is its operator (default: the key's own account).
     collateral
-        File with what Intel says of this machine (default: fetched and kept).
+        File with Intel's collateral for this machine (default: fetched from --pccs and cached).
     pccs
-        Where to fetch it: Intel's service, or a caching one.
+        URL of the collateral service: Intel's, or a caching one.
     socket
-        The dstack agent's socket (default: where dstack puts it).
+        Path of the dstack agent's socket (default: the usual ones).
     code
-        What a simulated machine measures.
+        Code that a simulated machine measures, as text.
     platform
         Number of the simulated machine.
     again
-        Register another key although one of this machine's is not due to be renewed.
+        Register another key although this machine's key is not due for renewal.
     """
     with Session(flags) as session:
         trainer = session.address(owner)
@@ -97,16 +97,16 @@ def register(
             "root": root_name(machine.root_id),
             "root_id": machine.root_id,
         }
-        judged = collateral_source(session, collateral, pccs)
+        fetch_collateral = collateral_source(session, collateral, pccs)
         if session.flags.dry_run:
-            return _would_register(session, run, trainer, machine, policy_file, judged, document)
-        return _register(session, run, trainer, machine, policy_file, judged, document, again=again)
+            return _would_register(session, run, trainer, machine, policy_file, fetch_collateral, document)
+        return _register(session, run, trainer, machine, policy_file, fetch_collateral, document, again=again)
 
 
 def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = CHAIN) -> Answer:
-    """Show the keys that were registered in a run: whose, what runs there, under which root, until when.
+    """Show the keys registered in a run: trainer, workload, root, expiry.
 
-    And what the policy's guardian denied since, with the keys that this ends, and the floor of TCB evaluation numbers.
+    Also shows the entries that the policy's guardian denied, the keys that this ends, and the TCB evaluation floor.
 
     Example: earnest attest show 1
 
@@ -118,16 +118,19 @@ def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = C
         Show only the keys of this trainer.
     """
     with Session(flags) as session:
-        record, now = session.deployment.read_run(run), session.chain.final().time
+        record = session.deployment.read_run(run)
+        now = session.chain.final().time
         wanted = None if account is None else session.address(account)
-        rules, round = policy_of(record), record.params.schedule().round_at(now)
+        policy_file = policy_of(record)
+        round = record.params.schedule().round_at(now)
         keys = [
-            _key_document(record, key, newest=key is held[-1], now=now)
-            for trainer, held in sorted(record.keys.items())
-            for key in held
+            _key_document(record, key, newest=key is registered[-1], now=now)
+            for trainer, registered in sorted(record.keys.items())
+            for key in registered
             if wanted in (None, trainer)
         ]
-        attestation, narrowed = attestation_document(record, rules), narrowings(record, rules, round)
+        attestation = attestation_document(record, policy_file)
+        narrowed = narrowings(record, policy_file, round)
     document = {"run": run, "attestation": attestation, **narrowed, "keys": keys}
     roots = [f"root 0x{root.hex()}: {root_name(root)}" for root in dict.fromkeys(k["root_id"] for k in keys)]
     shown = [*(line for key in keys for line in _key_lines(key)), *roots] if keys else ["No keys yet."]
@@ -136,8 +139,9 @@ def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = C
 
 
 def _key_document(record: RunRecord, key: KeyRegistration, *, newest: bool, now: int) -> dict[str, Any]:
-    denied, round = objections(record, key), record.params.schedule().round_at(now)
-    refused = any(one["from_round"] <= round for one in denied)
+    denied = objections(record, key)
+    round = record.params.schedule().round_at(now)
+    refused = any(denial["from_round"] <= round for denial in denied)
     live = newest and now < key.ends and not refused
     ended = "replaced" if not newest else "revoked" if key.revoked is not None else "expired"
     return {
@@ -157,8 +161,8 @@ def _key_lines(key: dict[str, Any]) -> list[str]:
             ("trainer", key["trainer"]),
             ("workload", f"0x{key['workload'].hex()}"),
             ("root", key["root"]),
-            ("counts until", key["until"]),
-            ("evidence", key["evidence_root"].hex()),
+            ("valid until", key["until"]),
+            ("evidence file", key["evidence_root"].hex()),
         ],
     )
 
@@ -169,7 +173,7 @@ def _register(
     trainer: str,
     machine: Attester,
     policy_file: PolicyFile,
-    judged: Callable[[bytes], bytes],
+    fetch_collateral: Callable[[bytes], bytes],
     document: dict[str, Any],
     *,
     again: bool,
@@ -177,44 +181,46 @@ def _register(
     from earnest.client.account.commands import estimate_calls, finish_earlier
     from earnest.client.trainer.enclave_keys import REGISTER_STEP, EnclaveKeys
 
-    account, sent = session.open_account(trainer), []
-    keeper = EnclaveKeys.of(account, run, machine, policy_file, session.environment.random, collateral=judged)
-    before = keeper.live(session.chain.head())
+    account = session.open_account(trainer)
+    keys = EnclaveKeys.of(
+        account, run, machine, policy_file, session.environment.random, collateral=fetch_collateral
+    )
+    before = keys.live(session.chain.head())
     finish_earlier(account)
     head = session.chain.head()
-    if keeper.live(head) == before:  # else an interrupted command's registration is mined by now
-        if (
-            before is not None
-            and not again
-            and not keeper.due(head)
-            and not _is_denied(session, run, trainer)
-        ):
+    sent = []
+    if keys.live(head) == before:  # otherwise the registration of an interrupted command is mined by now
+        if before is not None and not again and not keys.due(head) and not _is_denied(session, run, trainer):
             return _nothing_to_register(session, before, document)
-        name, call = keeper.next_call(head)
+        name, call = keys.next_call(head)
         step = PlannedCall(REGISTER_STEP, "register the enclave's key", call)
         consent(session, estimate_calls(session.deployment, session.account, [step]))
-        receipt = keeper.send(name, call, head)
+        receipt = keys.send(name, call, head)
         if receipt is None:
             raise UnfinishedError("the registration is sent, but not mined yet", "run the same command again")
         sent.append(transaction(session, step.name, call.function, receipt))
-    live = keeper.live(session.chain.head())
-    found = {"key": live and live.address, "expiry": live and live.expiry, "transactions": sent}
-    told = "There is no key." if live is None else f"The key {live.address} counts until {when(live.expiry)}."
-    return Answer({**document, "account": session.account, **found}, [*map(transaction_line, sent), told])
+    live = keys.live(session.chain.head())
+    result = {"key": live and live.address, "expiry": live and live.expiry, "transactions": sent}
+    line = (
+        "There is no key." if live is None else f"The key {live.address} is valid until {when(live.expiry)}."
+    )
+    return Answer({**document, "account": session.account, **result}, [*map(transaction_line, sent), line])
 
 
 def _is_denied(session: Session, run: int, trainer: str) -> bool:
-    """Whether the trainer's newest key rests on what the policy's guardian denied."""
+    """Returns whether the trainer's newest key depends on an entry that the policy's guardian denied."""
     record = session.deployment.read_run(run)
     key = record.newest_key(trainer)
     return key is not None and not key.rests_on.isdisjoint(record.denied)
 
 
 def _nothing_to_register(session: Session, live: LiveKey, document: dict[str, Any]) -> Answer:
-    found = {"key": live.address, "expiry": live.expiry, "transactions": []}
+    result = {"key": live.address, "expiry": live.expiry, "transactions": []}
     until = when(live.expiry)
-    told = f"Nothing to do: this machine's key {live.address} counts until {until}. Another one: --again"
-    return Answer({**document, "account": session.account, **found}, [told])
+    line = (
+        f"Nothing to do: this machine's key {live.address} is valid until {until}. For another one: --again"
+    )
+    return Answer({**document, "account": session.account, **result}, [line])
 
 
 def _would_register(
@@ -223,10 +229,10 @@ def _would_register(
     trainer: str,
     machine: Attester,
     policy_file: PolicyFile,
-    judged: Callable[[bytes], bytes],
+    fetch_collateral: Callable[[bytes], bytes],
     document: dict[str, Any],
 ) -> Answer:
-    """--dry-run: with a key that is thrown away, so that nothing is kept."""
+    """Answers --dry-run, with a throw-away key, so that nothing is written."""
     from earnest.attestation.prover.enclave_key import EnclaveKey
     from earnest.attestation.prover.key_registration import KeyScope, prepare_registration
     from earnest.client.account.commands import estimate_calls
@@ -234,17 +240,19 @@ def _would_register(
 
     registry = session.contracts.registry
     key = EnclaveKey.make(session.environment.random).address
-    place = KeyScope(session.chain.chain_id, registry.address, run, trainer)
+    scope = KeyScope(session.chain.chain_id, registry.address, run, trainer)
     challenge = registry.challenge(run, trainer, session.at)
-    made = prepare_registration(machine, key, place, challenge, policy_file, collateral=judged)
-    call = registry.register(made.registration, policy_file.policy, made.parts)
+    prepared = prepare_registration(machine, key, scope, challenge, policy_file, collateral=fetch_collateral)
+    call = registry.register(prepared.registration, policy_file.policy, prepared.parts)
     step = PlannedCall(REGISTER_STEP, "register the enclave's key", call)
     plan = estimate_calls(session.deployment, session.account, [step])
-    return would_send(session, plan, {**document, "workload": made.quote.workload()})
+    return would_send(session, plan, {**document, "workload": prepared.quote.workload()})
 
 
-def make_attester(session: Session, kind: Kind, socket: Path | None, code: str, platform: int) -> Attester:
-    """The attester that the flags name; asks nothing of the machine yet."""
+def make_attester(
+    session: Session, kind: AttesterKind, socket: Path | None, code: str, platform: int
+) -> Attester:
+    """Returns the attester that the flags name; sends no request to it yet."""
     if kind == "simulated":
         from earnest.attestation.prover.simulated import SimulatedAttester
 
@@ -258,10 +266,10 @@ def make_attester(session: Session, kind: Kind, socket: Path | None, code: str, 
     return TdxGuestAttester(session.environment.random)
 
 
-def collateral_source(session: Session, given: Path | None, url: str) -> Callable[[bytes], bytes]:
-    """What judges a quote of this machine: the file's, or what the service says, kept in the data folder."""
-    if given is not None:
-        content = read_file(given)
+def collateral_source(session: Session, file: Path | None, url: str) -> Callable[[bytes], bytes]:
+    """Returns a function that gives a quote's collateral: from the file, or from the service and its cache on disk."""
+    if file is not None:
+        content = read_file(file)
         return lambda quote: content
 
     def fetch(quote: bytes) -> bytes:

@@ -48,7 +48,9 @@ def policy(
     guardian: str = ZERO_ADDRESS,
     flags: Flags = PLAIN,
 ) -> Answer:
-    """Make a policy from quotes of what may train, or check and show one. The run file names it: attestation_policy.
+    """Make a policy from quotes of the machines that may train, or check and show one.
+
+    The run file names it: attestation_policy.
 
     Example: earnest attest policy --from-quote quote.bin --out policy.json
 
@@ -57,50 +59,50 @@ def policy(
     file
         A policy file to check and show.
     from_quote
-        A quote, as for `verify`; repeat it for more workloads, all of one TEE type.
+        A quote, as for `verify`; repeat for more workloads, all of one TEE type.
     root
         The root certificate to trust, PEM or DER (default: Intel's).
     out
-        Where to write the policy; not over another file.
+        Path of the new policy file. Fails if it already exists.
     status
-        TCB status that counts; repeat it for more.
+        Accepted TCB status; repeatable.
     deny_advisory
-        Security advisory (INTEL-SA-01192) that no machine may be exposed to; repeatable.
+        Security advisory (INTEL-SA-01192) that no machine may be affected by; repeatable.
     deny_family
-        Processor family (FMSPC, 12 upper-case hexadecimal digits) that is refused; repeatable.
+        Refused processor family (FMSPC, 12 upper-case hexadecimal digits); repeatable.
     event
-        NAME=HEX, an event that must be in the TD's log exactly once, such as the training container; repeatable.
+        NAME=HEX: an event that the TD's log must have exactly once, such as the training container; repeatable.
     grace_s
-        Seconds for which an OutOfDate machine counts after its TCB level's date, where that status counts.
+        Seconds after its TCB level's date for which an OutOfDate machine is accepted, if that status is.
     gpus
-        NVIDIA GPUs that the evidence must show.
+        Number of NVIDIA GPUs that the evidence file must show.
     ttl_s
-        Seconds that a registered key counts.
+        Lifetime of a registered key, in seconds.
     platform_keys
-        Keys that one machine may have in the run at a time.
+        Largest number of keys of one machine in the run at a time.
     platform_bond_wei
-        Bonds that one machine's trainers may have together; 0 for no limit.
+        Largest sum of the bonds of one machine's trainers, in wei; 0 for no limit.
     evaluation_floor
-        Lowest TCB evaluation number of the collateral.
+        Lowest accepted TCB evaluation number of the collateral.
     guardian
         Address that may deny entries and raise the floor later (default: nobody).
     """
     if (file is None) == (not from_quote):
         raise UsageError(
-            "a policy is read from a file or made from quotes", "give FILE or --from-quote, not both"
+            "a policy is either read from a file or made from quotes", "give one of FILE and --from-quote"
         )
     if file is not None:
-        found = PolicyFile.read(file)
-        return Answer(_policy_document(found), _policy_lines(found))
+        policy_file = PolicyFile.read(file)
+        return Answer(_policy_document(policy_file), _policy_lines(policy_file))
     with Session(flags) as session:
-        quotes = [parsed_quote(read_report(session, one)) for one in from_quote]
-        found = PolicyFile.from_quotes(
+        quotes = [parsed_quote(read_report(session, name)) for name in from_quote]
+        policy_file = PolicyFile.from_quotes(
             quotes,
             _document(
                 statuses=status,
                 denied_advisories=deny_advisory,
                 denied_families=deny_family,
-                events=tuple(_event(one) for one in event),
+                events=tuple(_event(text) for text in event),
                 grace_s=grace_s,
                 gpus=gpus,
             ),
@@ -112,46 +114,47 @@ def policy(
             guardian=guardian if guardian == ZERO_ADDRESS else session.address(guardian),
         )
     if out is not None:
-        write_file(out, found.to_text().encode(), new=True)
+        write_file(out, policy_file.to_text().encode(), new=True)
     written = (
         []
         if out is None
         else [f"Written to {out}. In the run file: attestation_policy = {json.dumps(str(out))}"]
     )
-    document = {**_policy_document(found), "path": None if out is None else str(out)}
-    return Answer(document, [*_policy_lines(found), *written])
+    document = {**_policy_document(policy_file), "path": None if out is None else str(out)}
+    return Answer(document, [*_policy_lines(policy_file), *written])
 
 
-def _policy_document(found: PolicyFile) -> dict[str, Any]:
+def _policy_document(policy_file: PolicyFile) -> dict[str, Any]:
     return {
-        "hash": found.hash,
-        "root": found.root_name,
-        "policy": read_json(found.policy.to_json()),
-        "document": read_json(found.document.to_json()),
+        "hash": policy_file.hash,
+        "root": policy_file.root_name,
+        "policy": read_json(policy_file.policy.to_json()),
+        "document": read_json(policy_file.document.to_json()),
     }
 
 
-def _policy_lines(found: PolicyFile) -> list[str]:
-    rules, document = found.policy, found.document
-    guardian = "nobody" if rules.guardian == ZERO_ADDRESS else rules.guardian
+def _policy_lines(policy_file: PolicyFile) -> list[str]:
+    policy = policy_file.policy
+    document = policy_file.document
+    guardian = "nobody" if policy.guardian == ZERO_ADDRESS else policy.guardian
     return [
-        f"policy hash: 0x{found.hash.hex()}",
-        f"root: {found.root_name}, id 0x{rules.root_id.hex()}",
-        *(f"workload: 0x{workload.hex()}" for workload in rules.workloads),
-        f"quoting enclave: product {rules.qe_product}, SVN from {rules.qe_min_svn};"
-        f" platform CAs: {len(rules.pck_cas)}",
-        f"keys: count {rules.ttl_s} s, {rules.platform_keys} per machine; guardian: {guardian}",
+        f"policy hash: 0x{policy_file.hash.hex()}",
+        f"root: {policy_file.root_name}, id 0x{policy.root_id.hex()}",
+        *(f"workload: 0x{workload.hex()}" for workload in policy.workloads),
+        f"quoting enclave: product {policy.qe_product}, SVN from {policy.qe_min_svn};"
+        f" platform CAs: {len(policy.pck_cas)}",
+        f"keys: valid for {policy.ttl_s} s, {policy.platform_keys} per machine; guardian: {guardian}",
         f"TCB status: {', '.join(document.statuses)}; grace {document.grace_s} s;"
-        f" evaluation number from {max(rules.evaluation_floor, document.evaluation_floor)}",
+        f" evaluation number from {max(policy.evaluation_floor, document.evaluation_floor)}",
         *(f"event: {name} = {payload}" for name, payload in document.events),
     ]
 
 
-def _document(**rules: Any) -> Any:
+def _document(**values: Any) -> Any:
     from earnest.attestation.policy_document import PolicyDocument, PolicyDocumentError
 
     try:
-        return PolicyDocument(**rules)
+        return PolicyDocument(**values)
     except PolicyDocumentError as error:
         raise UsageError(str(error), "see `earnest attest policy --help`") from error
 
@@ -159,27 +162,27 @@ def _document(**rules: Any) -> Any:
 def _event(text: str) -> tuple[str, str]:
     name, equals, payload = text.partition("=")
     if not equals:
-        raise UsageError(f"{text!r} is no event", "write NAME=HEX")
+        raise UsageError(f"{text!r} is not an event", "write NAME=HEX")
     return name, payload.lower()
 
 
-def _root_of(quotes: Sequence[Quote], given: Path | None) -> bytes:
-    """The root to pin. Raises UsageError if the quotes' own chains do not even claim it."""
+def _root_of(quotes: Sequence[Quote], file: Path | None) -> bytes:
+    """Returns the id of the root to pin. Raises UsageError if a quote's own chain ends in another root."""
     from earnest.attestation.formats.quote import QuoteError
     from earnest.attestation.policy_file import own_root_id
     from earnest.attestation.roots import INTEL_ROOT_ID, root_id
 
-    wanted = INTEL_ROOT_ID if given is None else root_id(read_file(given))
+    wanted = INTEL_ROOT_ID if file is None else root_id(read_file(file))
     for quote in quotes:
         try:
             own = own_root_id(quote)
         except QuoteError as error:
             raise UsageError(
-                f"the quote has no certificate chain of use: {error}", "give another quote"
+                f"the quote has no usable certificate chain: {error}", "give another quote"
             ) from error
         if own != wanted:
             raise UsageError(
                 f"the quote's chain ends in {root_name(own)} (0x{own.hex()}), not in {root_name(wanted)}",
-                "give the root's certificate with --root if you mean to trust it",
+                "to trust that root, give its certificate with --root",
             )
     return wanted

@@ -106,18 +106,18 @@ def simulate(
     seed: str | None = None,
     flags: Flags = PLAIN,
 ) -> Answer:
-    """Write a SIMULATED quote, its root, collateral and a policy that takes it. For development: NOT A TEE.
+    """Write a SIMULATED quote, its root, collateral and a policy that accepts it. For development: NOT A TEE.
 
     Example: earnest attest simulate simulated --code "my training image"
 
     Parameters
     ----------
     folder
-        Where root.pem, collateral.json, quote.bin, event_log.json and policy.json go; made where missing.
+        Folder for root.pem, collateral.json, quote.bin, event_log.json and policy.json; created if missing.
     report_data
-        64 bytes as hexadecimal that the quote carries (default: zeros).
+        Report data of the quote: 64 bytes, hexadecimal (default: zeros).
     code
-        What is measured: another text is another workload.
+        Code to measure, as text: another text is another workload.
     platform
         Number of the simulated machine.
     format
@@ -125,9 +125,9 @@ def simulate(
     status
         TCB status that the collateral gives the machine.
     debug
-        A quote of a machine in debug mode, which everything refuses.
+        Make a quote of a machine in debug mode, which every policy refuses.
     seed
-        Another vendor than the one that everyone shares.
+        Seed of a simulated vendor of your own (default: the shared one).
     """
     from earnest.attestation.prover.simulated import DEFAULT_SEED, SimulatedAttester, SimulatedVendor
 
@@ -138,13 +138,14 @@ def simulate(
     )
     vendor = SimulatedVendor(DEFAULT_SEED if seed is None else seed.encode())
     attester = SimulatedAttester(vendor, code.encode(), platform, format, debug)
-    quoted, collateral = attester.quote(data), vendor.collateral(attester.tee, status=status)
-    made = PolicyFile.from_quotes([parsed_quote(quoted.quote)])
+    quoted = attester.quote(data)
+    collateral = vendor.collateral(attester.tee, status=status)
+    policy_file = PolicyFile.from_quotes([parsed_quote(quoted.quote)])
     files = {
         "root.pem": vendor.root_pem,
         "collateral.json": collateral,
         "quote.bin": quoted.quote,
-        "policy.json": made.to_text().encode(),
+        "policy.json": policy_file.to_text().encode(),
         **({} if quoted.event_log is None else {"event_log.json": quoted.event_log}),
     }
     for name, content in files.items():
@@ -240,15 +241,15 @@ def _refuse_flags(format: Format, *, root: Path | None, policy: Path | None, eve
 
 
 def _policy_or_document(path: Path) -> tuple[Any, Any]:
-    """(policy, document) of a policy file; (None, document) of a document alone."""
+    """Returns (policy, document) of a policy file, (None, document) of a document alone."""
     from earnest.attestation.policy_document import PolicyDocument, PolicyDocumentError
 
     content = read_file(path, MAX_POLICY_BYTES)
     try:
         document = PolicyDocument.from_json(content)
     except PolicyDocumentError:
-        whole = PolicyFile.from_bytes(content)
-        return whole.policy, whole.document
+        policy_file = PolicyFile.from_bytes(content)
+        return policy_file.policy, policy_file.document
     return None, document
 
 
@@ -259,7 +260,7 @@ def parsed_quote(quote: bytes) -> Quote:
         return parse_quote(quote)
     except QuoteError as error:
         raise UsageError(
-            f"that is no quote: {error}", "give a TDX version 4 or 5 or an SGX version 3 quote"
+            f"the file is not a quote: {error}", "give a TDX version 4 or 5 or an SGX version 3 quote"
         ) from error
 
 

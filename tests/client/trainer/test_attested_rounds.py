@@ -103,7 +103,7 @@ class Forger:
 
     def __init__(self, inner: EnclaveKeys) -> None:
         self.live, self.due, self.renew = inner.live, inner.due, inner.renew
-        self._place, self._own = inner.place, EnclaveKey(b"\1" * 32)
+        self._place, self._own = inner.scope, EnclaveKey(b"\1" * 32)
 
     def sign(self, round: int, manifest_hash: bytes, start: int, at: object) -> bytes:
         return self._own.sign(self._place.statement(round, manifest_hash))
@@ -336,7 +336,7 @@ def test_the_registry_refuses_a_simulated_key_where_intels_ca_is_pinned(tmp_path
     with attested_world(tmp_path, 1, policy=replace(lenient, policy=rules), idle=(T0, V0)) as world:
         registration = keeper(world, T0, machine(0), check=False)
         assert registration.due(world.chain.head())
-        place = registration.place
+        place = registration.scope
         challenge = world.contracts.registry.challenge(world.run, place.trainer, world.chain.head())
         key = EnclaveKey(b"\2" * 32).address
         quote = parse_quote(machine(0).quote(place.binding(key, challenge[1]) + bytes(32)).quote)

@@ -85,7 +85,7 @@ def keeper(
     """The account's keeper as a process that has just started has it."""
     account = world.open(name)
     parts: dict[str, Any] = {
-        "place": KeyScope(
+        "scope": KeyScope(
             world.chain.chain_id, world.contracts.registry.address, world.run, world.address(name)
         ),
         "registry": world.contracts.registry,
@@ -124,7 +124,7 @@ def test_a_registered_key_signs_what_the_contract_will_recover(world: World, tra
     assert live is not None and live.expiry == mined.time + TTL_S
     assert not enclave.due(head)
     signature = enclave.sign(0, MANIFEST, world.devnet.now(), head)
-    assert signer_of(signature, enclave.place.statement(0, MANIFEST)) == live.address
+    assert signer_of(signature, enclave.scope.statement(0, MANIFEST)) == live.address
     assert enclave.sign(0, MANIFEST, live.expiry - 1, head) != b""
     assert enclave.sign(0, MANIFEST, live.expiry, head) == b""
 
@@ -175,7 +175,7 @@ def test_a_key_is_renewed_by_another_one_before_it_expires(world: World, trainer
     second = enclave.live(world.chain.head())
     assert second is not None and second.address != first.address and second.expiry > first.expiry
     signature = enclave.sign(3, MANIFEST, world.devnet.now(), world.chain.head())
-    assert signer_of(signature, enclave.place.statement(3, MANIFEST)) == second.address
+    assert signer_of(signature, enclave.scope.statement(3, MANIFEST)) == second.address
 
 
 class Deadly:
@@ -231,7 +231,7 @@ def test_a_trainer_killed_anywhere_registers_one_key_once(
     signature = enclave.sign(0, MANIFEST, world.devnet.now(), world.chain.head())
     live = enclave.live(world.chain.head())
     assert live is not None
-    assert signer_of(signature, enclave.place.statement(0, MANIFEST)) == live.address
+    assert signer_of(signature, enclave.scope.statement(0, MANIFEST)) == live.address
 
 
 def test_a_key_whose_file_is_lost_is_replaced(world: World, trainer: str) -> None:
