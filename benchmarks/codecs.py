@@ -1,18 +1,17 @@
-"""What each codec costs: bytes, speed against torch.topk and against a dense add, memory.
+"""Measures each codec: bytes, speed relative to torch.topk and to a dense add, memory.
 
 `python -m benchmarks.codecs [--millions 16 64] [--threads 1] [--repeats 5] [--json FILE]`
 
-Every speed is a ratio of two times of one process, on the same tensor, the least of `repeats` turns in which
-all take part, of processor time on one thread: the machine's load hardly matters. Encoding with error feedback,
-as trained. 1.0 is the speed of
+Every speed is a ratio of two processor times of one process, on the same tensor and one thread, each the smallest of
+`repeats` runs, so the machine's load hardly matters. Encoding uses error feedback. 1.0 is the speed of
 
 - topk: `tensor.view(-1, 4096).topk(64, dim=1)`, alone (1024 of 65,536 for the codec with such chunks);
-- add: `total.add_(dense)`, in place; fresh add: `total + dense`, which makes its result.
+- add: `total.add_(dense)`, in place; fresh add: `total + dense`, which allocates its result.
 
-Memory is the resident peak of one encoding less what the process held before it, update and old residual
-included, in sizes of the update: 1.0 is what is owed, which becomes the new residual. It is the kernel's count
-(/proc/self/status, Linux), in a process of its own: tracemalloc doesn't see torch's tensors. Then indices: flat,
-Elias-Fano and Rice codes of the same places.
+Memory is the peak resident size of one encoding less the size before it (update and old residual included), in sizes of
+the update: 1.0 is update plus residual, which becomes the new residual. It is read from /proc/self/status (Linux) in a
+separate process, because tracemalloc does not count torch's tensors. The last table compares flat, Elias-Fano and Rice
+codes of the same indices.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Several processes as one trainer, held against one process: errors, bits, seconds.
+"""Compares a trainer of several processes with one process: errors, bits, seconds.
 
     python -m benchmarks.parallel [--steps 30] [--layers 4] [--width 64] [--batch 16] [--json FILE]
 
 For each layout: whether the update of a round has the bits of the single process's; their difference (L2, as a share
 of the update's norm) after the first step, after all steps from a new model, and after all steps from one that has
-been trained for four times as many; seconds per step. A new model at a constant rate amplifies any rounding, so the
-second line is the measure: the single process with its batch in four pieces, another order of sums and nothing else.
-Seconds are those of this machine, on which all processes share the cores.
+been trained for four times as many; seconds per step. A new model at a constant rate amplifies any rounding, so compare
+with the second line: the single process with its batch in four pieces, which differs only in the order of sums. Seconds
+are of this machine, on which all processes share the cores.
 """
 
 from __future__ import annotations

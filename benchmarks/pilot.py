@@ -37,18 +37,18 @@ def report(task: Shakespeare, state: State, batch: int = 32) -> float:
 def run(task: Shakespeare, recipe: Recipe, reset: bool) -> None:
     state, pool = initial_state(task, recipe), recipe.sample_pool()
     codec = make_codec(recipe.codec, state.spec)
-    memories = [TrainerState() for _ in range(TRAINERS)]
+    trainer_states = [TrainerState() for _ in range(TRAINERS)]
     ratio = state.spec.dense_bytes / codec.payload_bytes
     print(f"{codec.name}: {codec.payload_bytes} bytes per update, 1/{ratio:.1f} of dense float32")
     print(f"start    {report(task, state):.3f} nats per byte")
     for round in range(ROUNDS):
         samples = pool.assign(fallback_seed(1, round), range(TRAINERS))
         updates, started = [], time.process_time()
-        for seat, memory in enumerate(memories):
-            memory.inner = {} if reset else memory.inner
-            local = train_round(task, recipe, state, samples.assigned[seat], round, ROUNDS, memory)
-            encoded = codec.encode(local.pseudo_gradient, memory.codec)
-            memory.codec = encoded.state
+        for seat, trainer_state in enumerate(trainer_states):
+            trainer_state.inner = {} if reset else trainer_state.inner
+            local = train_round(task, recipe, state, samples.assigned[seat], round, ROUNDS, trainer_state)
+            encoded = codec.encode(local.pseudo_gradient, trainer_state.codec)
+            trainer_state.codec = encoded.state
             updates.append((seat, encoded.update))
         spent = time.process_time() - started
         norms = [(update.norm, 1) for _, update in updates]

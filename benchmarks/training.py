@@ -176,19 +176,21 @@ def run_diloco(name: str, seed: int, start: State, rounds: int) -> Result:
     """Every trainer's rounds one after the other; canonical states exactly as a run's nodes reach them."""
     task, recipe = make_task(), METHODS[name].recipe(seed)
     codec = make_codec(recipe.codec, start.spec)
-    memories = [TrainerState() for _ in range(TRAINERS)]
+    trainer_states = [TrainerState() for _ in range(TRAINERS)]
     pending: list[Update | None] = [None] * TRAINERS
     states, losses, sent, steps = [start], [], 0, 0
     for round in range(rounds):
         base = states[-1] if recipe.overlap == "none" or round == 0 else states[-2]
         updates: list[Update] = []
         for seat, ids in enumerate(samples(seed, round, rounds)):
-            memory = memories[seat]
-            used = ids[: inner_steps(recipe, memory.codec) * BATCH]
+            trainer_state = trainer_states[seat]
+            used = ids[: inner_steps(recipe, trainer_state.codec) * BATCH]
             local_base = local_start(recipe, base, pending[seat])
-            local = train_round(task, recipe, local_base, used, round, rounds, memory, machine=Machine("cpu"))
-            encoded = codec.encode(local.pseudo_gradient, memory.codec)
-            memory.codec = encoded.state
+            local = train_round(
+                task, recipe, local_base, used, round, rounds, trainer_state, machine=Machine("cpu")
+            )
+            encoded = codec.encode(local.pseudo_gradient, trainer_state.codec)
+            trainer_state.codec = encoded.state
             updates.append(encoded.update)
             if seat == 0:
                 sent, steps = sent + len(encoded.payload), steps + local.steps

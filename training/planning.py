@@ -45,7 +45,7 @@ class Link:
 
     def __post_init__(self) -> None:
         if not (self.up > 0 and self.down > 0):
-            raise ValueError("upload and download rates must be positive")
+            raise ValueError("the upload and download rates of a link must be positive")
 
 
 @dataclass(frozen=True)

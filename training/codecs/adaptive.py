@@ -53,15 +53,17 @@ def energy(numbers: Tensor) -> float:
     return sum(torch.linalg.vector_norm(block, dtype=torch.float64).item() ** 2 for block in blocks)
 
 
-def choose(limits: SizeLimits, kept: np.ndarray | None, state: CodecState | None) -> tuple[int, CodecState]:
+def choose(
+    limits: SizeLimits, energies: np.ndarray | None, state: CodecState | None
+) -> tuple[int, CodecState]:
     """Returns the k or rank to use, and the history to keep in the codec's state.
 
-    `kept` [most + 1]: the energy kept by k (or rank) 1, 2 .. `most`, then the energy of the whole update; None for a
-    codec that is not adaptive.
+    `energies` [most + 1]: those that k (or rank) 1, 2 .. `most` keep, then that of the whole update; None for a codec
+    that is not adaptive.
     """
-    if kept is None:
+    if energies is None:
         return limits.most, {}
-    enough = np.flatnonzero(kept[:-1] >= limits.energy * kept[-1])
+    enough = np.flatnonzero(energies[:-1] >= limits.energy * energies[-1])
     measure = float(min(max(enough[0] + 1 if len(enough) else limits.most, limits.least), limits.most))
     history = (state or {}).get("history", torch.tensor([measure]))
     history = torch.cat([history[:1], history[1:][1 - WINDOW :], torch.tensor([measure])])

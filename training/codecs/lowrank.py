@@ -121,17 +121,18 @@ class LowrankInt4:
     def encode(self, update: Mapping[str, Tensor], state: CodecState | None = None) -> Encoded:
         total = update_plus_residual(self.spec, update, state, self.error_feedback)
         tensors, most = self.spec.split(total), self.limits.most
-        kept, starts, pairs = np.zeros(most + 1), CodecState(), list[tuple[Tensor, Tensor]]()
+        energies, starts = np.zeros(most + 1), CodecState()
+        pairs: list[tuple[Tensor, Tensor]] = []
         for name in self.matrices:
             start = (state or {}).get(f"start/{name}", _start(tensors[name].shape[1], most))
             p, q = _iterate(tensors[name], start)
             squares = q.square().sum(0)
             if self.limits.adaptive:
-                kept[:most] += squares.cumsum(0).numpy()
-                kept[most] += energy(tensors[name])
+                energies[:most] += squares.cumsum(0).numpy()
+                energies[most] += energy(tensors[name])
             starts[f"start/{name}"] = _next_start(q, squares)
             pairs.append((p, q))
-        rank, history = choose(self.limits, kept if self.limits.adaptive else None, state)
+        rank, history = choose(self.limits, energies if self.limits.adaptive else None, state)
         rank, factors = self._factor(rank, pairs)
         rest = [tensors[name].reshape(-1) for name, _ in self.spec.shapes if name not in self.matrices]
         dense = torch.cat([*rest, torch.zeros(0)]).to(torch.bfloat16) + 0.0  # adding zero turns -0 into +0

@@ -76,8 +76,8 @@ class Topk2Bit:
 
     def encode(self, update: Mapping[str, Tensor], state: CodecState | None = None) -> Encoded:
         total = update_plus_residual(self.spec, update, state, self.error_feedback)
-        places, kept = self._rank(total)
-        k, history = choose(self.limits, kept, state)
+        places, energies = self._rank(total)
+        k, history = choose(self.limits, energies, state)
         scales = np.empty((self.chunks, 2), np.uint16)
         gaps, codes = list[Array](), list[Array]()
         for first, rows in chunk_blocks(total, self.chunk, 4 * k):
@@ -116,16 +116,16 @@ class Topk2Bit:
         """Returns each chunk's largest indices, uint16 [chunks, most], largest first; and the energy kept by each k."""
         most = self.limits.most
         places = np.empty((self.chunks, most), np.uint16)
-        kept = np.zeros(most + 1) if self.limits.adaptive else None
+        energies = np.zeros(most + 1) if self.limits.adaptive else None
         for first, rows in chunk_blocks(total, self.chunk):
-            sizes, found = rows.abs().topk(self._count(most, rows.shape[1]), dim=1)
-            places[first : first + len(rows), : found.shape[1]] = found.numpy()
-            if kept is not None:
+            sizes, indices = rows.abs().topk(self._count(most, rows.shape[1]), dim=1)
+            places[first : first + len(rows), : indices.shape[1]] = indices.numpy()
+            if energies is not None:
                 squares = sizes.double().square_().sum(0).cumsum(0).numpy()
-                taken = [self._count(k, rows.shape[1]) - 1 for k in range(1, most + 1)]
-                kept[:most] += squares[taken]
-                kept[most] += energy(rows)
-        return places, kept
+                last = [self._count(k, rows.shape[1]) - 1 for k in range(1, most + 1)]
+                energies[:most] += squares[last]
+                energies[most] += energy(rows)
+        return places, energies
 
     def _write(self, k: int, gaps: Array, codes: Array, scales: Array) -> bytes:
         width = rice_width(k, self.chunk)

@@ -171,9 +171,9 @@ def _header(spec: Spec, clip_norm: float) -> bytes:
 
 
 def _read_clip_norm(data: bytes) -> float:
-    found = _CLIP_NORM.match(data)
+    match = _CLIP_NORM.match(data)
     try:
-        clip_norm = float.fromhex(found[1].decode()) if found else 0.0
+        clip_norm = float.fromhex(match[1].decode()) if match else 0.0
     except (ValueError, OverflowError):
         clip_norm = 0.0
     if not 0 < clip_norm < math.inf:

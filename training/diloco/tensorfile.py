@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import read_json
 
 HEADER_LIMIT = 1 << 20
 MAX_DIMENSIONS = 16
@@ -143,9 +143,8 @@ def _fields(data: bytes) -> dict:
     if length > len(data) - 8:
         raise PayloadError(f"truncated: a header of {length} bytes in a file of {len(data)}")
     try:
-        check_depth(data[8 : 8 + length])
-        fields = json.loads(data[8 : 8 + length])
-    except (ValueError, RecursionError) as error:
+        fields = read_json(data[8 : 8 + length], max_bytes=HEADER_LIMIT)
+    except ValueError as error:
         raise PayloadError("header is not JSON") from error
     if not isinstance(fields, dict):
         raise PayloadError("header is not a JSON object")
@@ -158,11 +157,11 @@ def _refusal(data: bytes, entries: Sequence[Entry]) -> str:
         fields = _fields(data)
     except PayloadError as error:
         return error.reason
-    wanted = {entry.name: entry for entry in entries}
+    expected = {entry.name: entry for entry in entries}
     for name in fields:
-        if name not in wanted:
+        if name not in expected:
             return f"extra key in the header: {name[:64]!r}"
-    for name, (_, dtype, shape) in wanted.items():
+    for name, (_, dtype, shape) in expected.items():
         field = fields.get(name)
         if not isinstance(field, dict):
             return f"tensor missing: {name}"

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import read_json
 
 MAX_HEAD = 64 << 20
 """Limit of a frame's JSON (sample ids, names of tensors), bytes."""
@@ -50,8 +50,7 @@ def receive_frame(source: socket.socket) -> tuple[dict[str, Any], dict[str, Tens
     _exactly(source, memoryview(text))
     tensors = {}
     try:
-        check_depth(bytes(text))
-        head = json.loads(text)
+        head = read_json(bytes(text), max_bytes=MAX_HEAD)
         fields = dict(head["fields"])
         for name, shape in head["tensors"]:
             value = torch.empty(math.prod(shape))

@@ -54,11 +54,11 @@ class Layout:
         fields: dict[str, int] = {}
         schedule: Literal["gpipe", "1f1b"] = "1f1b"
         for word in text.lower().split("-"):
-            found = _PART.fullmatch(word)
+            match = _PART.fullmatch(word)
             if word in ("gpipe", "1f1b"):
                 schedule = "gpipe" if word == "gpipe" else "1f1b"
-            elif found and found[1] not in fields:
-                fields[found[1]] = int(found[2])
+            elif match and match[1] not in fields:
+                fields[match[1]] = int(match[2])
             else:
                 raise LayoutError(
                     f"{text!r} is not a layout", "write one like pp4-mb4, dp2, fsdp2 or pp2-dp2"

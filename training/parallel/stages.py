@@ -135,7 +135,7 @@ def _boundary(x: Tensor) -> Boundary:
 def _holders(model: nn.Module, modules: Sequence[nn.Module]) -> dict[str, tuple[int, ...]]:
     sets = [{id(p) for p in module.parameters()} for module in modules]
     names = dict(model.named_parameters())
-    holders = {name: tuple(s for s, held in enumerate(sets) if id(p) in held) for name, p in names.items()}
+    holders = {name: tuple(s for s, ids in enumerate(sets) if id(p) in ids) for name, p in names.items()}
     missing = [name for name, stages in holders.items() if not stages]
     foreign = set().union(*sets) - {id(p) for p in names.values()}
     if missing or foreign:
