@@ -1,4 +1,4 @@
-"""Addresses as people give them: a mistyped letter is found by the checksum in its capitals (EIP-55)."""
+"""Addresses as text, with the checksum in their capitals (EIP-55)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from earnest.base.errors import EarnestError
 
 
 class AddressError(EarnestError):
-    """A text that is not an address, or one whose checksum is wrong."""
+    """A text that is not an address, or that has a wrong checksum."""
 
 
 def checked_address(text: str) -> str:
-    """The address, checksummed. All lower or all upper case carries no checksum and is taken as it is."""
+    """Returns the checksummed address. Text in one case has no checksum and is accepted."""
     if not text.startswith("0x") or not is_hex_address(text):
         raise AddressError(f"{text!r} is not an address", "write 0x and 40 hex digits, as copied")
     digits = text[2:]

@@ -1,4 +1,4 @@
-"""Amounts as people write them: tokens with a decimal point outside, whole wei inside."""
+"""Conversion of token amounts between text with a decimal point and whole wei."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AmountError(EarnestError):
 
 
 def parse_amount(text: str, decimals: int) -> int:
-    """Wei of a text such as `12.5`, exactly. Raises AmountError for signs, exponents and what is below one wei."""
+    """Returns the wei of a text such as `12.5`. Raises AmountError for signs, exponents and fractions of a wei."""
     found = AMOUNT.fullmatch(text)
     if found is None:
         raise AmountError(
@@ -27,7 +27,7 @@ def parse_amount(text: str, decimals: int) -> int:
 
 
 def format_amount(wei: int, decimals: int) -> str:
-    """The same amount in tokens, exactly and without trailing zeros; `parse_amount` reads it back."""
+    """Returns the amount in tokens, exact and without trailing zeros; the inverse of `parse_amount`."""
     sign, wei = ("-", -wei) if wei < 0 else ("", wei)
     whole, fraction = divmod(wei, 10**decimals)
     digits = str(fraction).rjust(decimals, "0").rstrip("0") if fraction else ""
@@ -35,7 +35,7 @@ def format_amount(wei: int, decimals: int) -> str:
 
 
 def brief(amount: str, places: int = 4) -> str:
-    """A formatted amount cut to `places` decimals, for people; never more than there is."""
+    """Returns a formatted amount cut, not rounded up, to `places` decimals."""
     whole, point, digits = amount.partition(".")
     kept = digits[:places].rstrip("0")
     return f"{whole}{point}{kept}" if kept else whole

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside their name, synced, renamed, and the folder synced."""
+"""Atomic files: written under a temporary name, synced, renamed, and the folder synced."""
 
 import os
 import tempfile
@@ -42,10 +42,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what killed processes left unfinished below `folder`, which nobody else may be writing to.
-
-    A model's size each, or a key.
-    """
+    """Removes temporary files that killed processes left below `folder`; no other process may be writing there."""
     for left in folder.rglob(f"{UNFINISHED}*"):
         left.unlink(missing_ok=True)
 

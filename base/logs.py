@@ -1,6 +1,6 @@
-"""What a node writes about itself: one event per line, for people or machines, and never a secret.
+"""Logs: one event per line, as text or JSON, without secrets.
 
-Everything passes one redacting step right before it is rendered, the logs of libraries and tracebacks included.
+Every event passes one redacting step before it is rendered, including libraries' logs and tracebacks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Redactor:
             self.hide(secret)
 
     def hide(self, secret: str) -> None:
-        """From now on this text is hidden wherever it appears; hex with or without its 0x."""
+        """Hides this text wherever it appears from now on; hex with or without 0x."""
         secret = secret.removeprefix("0x")
         if len(secret) >= SHORTEST_SECRET and secret not in self._secrets:
             self._secrets.append(secret)
@@ -61,7 +61,7 @@ class Redactor:
         return {key: self._value(key, value) for key, value in event.items()}
 
     def text(self, text: str) -> str:
-        """The text without secrets and without characters that could move a terminal's cursor."""
+        """Returns the text without secrets and without control characters."""
         for secret in self._secrets:
             text = re.sub(re.escape(secret), HIDDEN, text, flags=re.IGNORECASE)
         text = URL.sub(lambda match: redacted_url(match[0]), text)

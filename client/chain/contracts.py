@@ -1,6 +1,6 @@
-"""The contracts, typed. A read takes the block it speaks of; a write is a `Call`, sent by the outbox.
+"""The contracts, typed. A read takes the block to read at; a write returns a `Call`, which the outbox sends.
 
-Method names and arguments are the contracts' own; what they do is written in `contracts/interfaces/*.vyi`.
+Method names and arguments are the contracts' own, documented in `contracts/interfaces/*.vyi`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEATS_PER_READ = 64
 
 @dataclass(frozen=True)
 class Call:
-    """A transaction not yet sent: where to, the call data, and the same in words. `value` in wei."""
+    """A transaction not yet sent: receiver, calldata, and its function and arguments by name. `value` in wei."""
 
     to: str
     data: bytes
@@ -50,7 +50,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class SeatId:
-    """The one seat an account has in a run."""
+    """The role and index of a seat; an account has one seat in a run."""
 
     role: Role
     seat: int
@@ -58,7 +58,7 @@ class SeatId:
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """What settlement needs of a round. `revealed`: bit i = trainer seat i; `stakes`: by validator seat."""
+    """The inputs of settlement in a round. `revealed`: bit i = trainer seat i; `stakes`: by validator seat."""
 
     params: RunParams
     rounds: int
@@ -71,7 +71,7 @@ class RoundFacts:
 
 @dataclass(frozen=True)
 class EnclaveKey:
-    """The key signs for rounds that open before `expiry`, unix seconds."""
+    """An enclave key, which signs for rounds that open before `expiry`, unix seconds."""
 
     address: str
     expiry: int
@@ -99,7 +99,7 @@ class PlatformKey:
 
 @dataclass(frozen=True)
 class SeedState:
-    """`block`: number of the block in which the seed was asked for, 0 if never; `seed` once it is stored."""
+    """State of a seed. `block`: number of the block in which it was requested, 0 if never; `seed` once stored."""
 
     block: int
     seed: bytes | None
@@ -107,7 +107,7 @@ class SeedState:
 
 @dataclass(frozen=True)
 class SettledRound:
-    """How far a round is settled. `pages`: bitmap of settled pages of 64 seats."""
+    """Progress of a round's settlement. `pages`: bitmap of settled pages of 64 seats."""
 
     pages: int
     counted: int
@@ -200,7 +200,7 @@ class Vault(Contract):
         return self._read("bond_of", manager, run, account, at=at)
 
     def exit_time(self, manager: str, run: int, account: str, at: BlockRef) -> int | None:
-        """When the bond can be taken back, unix seconds; None when no exit was started."""
+        """Returns when the bond can be taken back, unix seconds; None when no exit was started."""
         return self._read("exit_time", manager, run, account, at=at) or None
 
     def live_bond(self, manager: str, run: int, account: str, at: BlockRef) -> int:
@@ -226,7 +226,7 @@ class Vault(Contract):
 
 
 class Runs(Contract):
-    """TrainingRuns: runs, seats, commitments, seeds, sealed reports. Protocol sections 3 to 7."""
+    """TrainingRuns: runs, seats, commitments, seeds, reports. Protocol sections 3 to 7."""
 
     ARTIFACT = "TrainingRuns"
 
@@ -354,7 +354,7 @@ class Runs(Contract):
         return self._read("unrevealed", run, role, round, at=at)
 
     def enclave_key(self, run: int, trainer: str, at: BlockRef) -> EnclaveKey | None:
-        """The key that the trainer's enclave signs with, expired ones included; None when it registered none."""
+        """Returns the trainer's newest enclave key, expired or not; None when it registered none."""
         word = self._read("enclave_key", run, trainer, at=at)
         return EnclaveKey(to_checksum_address(f"{word & (1 << 160) - 1:040x}"), word >> 160) if word else None
 
@@ -454,7 +454,7 @@ class Settlement(Contract):
 
 
 class Registry(Contract):
-    """AttestationRegistry: enclave keys and what they rest on. Protocol section 11."""
+    """AttestationRegistry: enclave keys and what was attested about them. Protocol section 11."""
 
     ARTIFACT = "AttestationRegistry"
 
@@ -475,7 +475,7 @@ class Registry(Contract):
         return self._call("raise_floor", policy.as_tuple(), number)
 
     def challenge(self, run: int, trainer: str, at: BlockRef) -> tuple[int, bytes]:
-        """A block's number and the challenge that it gives the trainer's enclave; good for 256 blocks."""
+        """Returns a block's number and the challenge that it gives the trainer's enclave; valid for 256 blocks."""
         return self._read("challenge", run, trainer, at=at)
 
     def check_quote(self, policy: Policy, evidence: QuoteParts, at: BlockRef) -> Claims:
@@ -493,7 +493,7 @@ class Registry(Contract):
         return self._read("raised_floor", policy, at=at)
 
     def record_of(self, run: int, trainer: str, at: BlockRef) -> tuple[bytes, int]:
-        """26 bytes, then zeros, of the hash of what the newest key rests on; the block of its challenge."""
+        """Returns the hash of the newest key's record (26 bytes, then zeros) and the block of its challenge."""
         return self._read("record_of", run, trainer, at=at)
 
     def platform_keys(self, run: int, platform: bytes, at: BlockRef) -> tuple[PlatformKey, ...]:

@@ -1,8 +1,8 @@
-"""The chain as a node sees it: several endpoints, none of them trusted, every reading pinned to one block.
+"""The chain through several untrusted endpoints, with every read pinned to one block.
 
-A request moves on when an endpoint is down, late, on another chain or talks nonsense; one that failed sits
-out a growing number of requests. What contradicts itself is an error: a block that changed its hash, logs
-outside their range, a receipt that the chain's own block does not list.
+A request moves to the next endpoint when one is down, late, on another chain or gives an invalid answer; a failed
+endpoint is skipped for a growing number of requests. Contradictions are errors: a block that changed its hash, logs
+outside their range, a receipt that its block does not list.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Fees(NamedTuple):
 
 
 class SendResult(Enum):
-    """What an endpoint said to a signed transaction."""
+    """An endpoint's answer to a signed transaction."""
 
     ACCEPTED = "accepted"
     KNOWN = "already known"
@@ -131,7 +131,7 @@ class Endpoint:
             del self._pins[min(self._pins)]
 
     def failed(self, error: ChainError) -> None:
-        """It sits out 1, 2, 4, ... requests, and must prove its chain id again."""
+        """Skips the endpoint for 1, 2, 4, ... requests; then its chain id is checked again."""
         self.resting = min(_LONGEST_REST, 1 << self._failures)
         self._failures = min(self._failures + 1, 6)
         self._chain_checked = False
@@ -162,7 +162,7 @@ class Endpoint:
 
     def _garbage(self, method: str) -> BadAnswer:
         return BadAnswer(
-            f"{self.name} answered {method} with something that is not an answer",
+            f"{self.name} gave an invalid answer to {method}",
             "check that the URL is a JSON-RPC endpoint, or use another",
         )
 
@@ -170,7 +170,7 @@ class Endpoint:
 class Chain:
     """One chain through all its endpoints.
 
-    `confirmations` blocks under the head a block counts as final. `quorum` endpoints (at most all) must give
+    A block is final once it is `confirmations` blocks below the head. `quorum` endpoints (at most all) must give
     the same answer to every pinned read. With `clock` and `max_lag_s`, an older head is refused.
     """
 
@@ -311,10 +311,10 @@ class Chain:
         return self._first(deliver)
 
     def receipt(self, transaction: str) -> Receipt | None:
-        """What became of a transaction, None while no endpoint has seen it mined.
+        """Returns a transaction's receipt, None while no endpoint has it mined.
 
         A receipt counts only if every endpoint that has its block lists the transaction in it and no other
-        receipt differs; otherwise BadAnswer. An endpoint that merely does not know is overruled.
+        receipt differs; otherwise BadAnswer. An endpoint without the receipt is overruled.
         """
 
         def read(endpoint: Endpoint) -> Receipt | None:
@@ -387,7 +387,7 @@ class Chain:
         raise _worst(failures)
 
     def _all(self, read: Callable[[Endpoint], T]) -> list[T]:
-        """Every answer that can be had; raises if there is none."""
+        """Returns every available answer; raises if there is none."""
         failures: list[ChainError] = []
         awake = [endpoint for endpoint in self._in_turn() if not endpoint.resting] or self._in_turn()
         found = list(self._attempts(read, awake, failures))
@@ -418,7 +418,7 @@ class Chain:
 
 
 def _raise_if_final(refusal: RpcErrorAnswer) -> None:
-    """A refusal that no other endpoint would answer differently."""
+    """Raises Reverted or OutOfFunds for a refusal that every other endpoint would repeat."""
     reason = answers.revert_reason(refusal.message, refusal.data)
     if reason is not None:
         raise Reverted(
@@ -434,7 +434,7 @@ def _raise_if_final(refusal: RpcErrorAnswer) -> None:
 
 
 def _delivery(refusal: RpcErrorAnswer) -> SendResult:
-    """What a refused delivery means, in the words of geth, anvil, Nethermind, Besu, Erigon, eth-tester."""
+    """Classifies a refused transaction by the messages of geth, anvil, Nethermind, Besu, Erigon and eth-tester."""
     message = refusal.message
     if _matches(
         message, "already known", "alreadyknown", "already imported", "known transaction", "already_exists"
@@ -466,7 +466,7 @@ def _refusal(name: str, error: Any) -> RpcErrorAnswer:
 
 
 def _disagreement(what: str) -> BadAnswer:
-    return BadAnswer(f"the endpoints disagree {what}", "find out which one lies or lags, and drop it")
+    return BadAnswer(f"the endpoints disagree {what}", "find out which one is wrong or behind, and remove it")
 
 
 def _worst(failures: Sequence[ChainError]) -> ChainError:
@@ -479,7 +479,7 @@ def _worst(failures: Sequence[ChainError]) -> ChainError:
 
 
 def _refusals_of(provider: BaseProvider) -> tuple[type[Exception], ...]:
-    """What the embedded chain raises where a served one answers with an error."""
+    """Returns the exceptions that the embedded chain raises where a served one answers with an error."""
     if not isinstance(provider, EthereumTesterProvider):
         return ()
     from eth_tester import exceptions
@@ -503,7 +503,7 @@ def _printable(provider: BaseProvider) -> str:
 
 
 def _plain(error: requests.exceptions.RequestException) -> str:
-    """Without the URL, which may hold a token."""
+    """Returns the failure as text, without the URL, which may hold a token."""
     if isinstance(error, requests.exceptions.Timeout):
         return "did not answer in time"
     if isinstance(error, requests.exceptions.HTTPError) and error.response is not None:

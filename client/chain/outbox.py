@@ -1,4 +1,4 @@
-"""The outbox: transactions that are written down before they leave, and never leave twice.
+"""The outbox: transactions that are saved before they are sent, and mined at most once.
 
 An intent keeps one nonce for life. Every version of it (a higher fee, or the empty transfer that cancels it)
 is signed, written to the journal with its hash, and only then sent, so that at most one version can ever be
@@ -35,7 +35,7 @@ CANCEL_GAS = 21_000
 
 
 class Status(StrEnum):
-    """What became of an intent. Everything but `OPEN` is final."""
+    """Status of an intent; every one but `OPEN` is final."""
 
     OPEN = "open"  # written down; perhaps sent, perhaps mined
     DONE = "done"  # mined, did what it should
@@ -70,7 +70,7 @@ class Intent:
 
 
 class IntentStore(Protocol):
-    """Where intents live; every method is on disk and synced when it returns."""
+    """Storage of intents; every write is synced to disk when its method returns."""
 
     def add_intent(self, intent: Intent) -> None:
         """Write a new intent. An earlier one of the same name that is not open gives way to it."""
@@ -109,7 +109,7 @@ class MemoryIntents:
 
 
 class FeeBid(NamedTuple):
-    """What a transaction pays at most, wei per gas: in all, and to the block's producer."""
+    """The most that a transaction pays, in wei per gas: in total, and as a tip to the block's producer."""
 
     max_fee: int
     tip: int
@@ -117,7 +117,7 @@ class FeeBid(NamedTuple):
 
 @dataclass(frozen=True)
 class FeePolicy:
-    """What to offer, and when to offer more."""
+    """Which fee to bid, and when to raise it."""
 
     patience_s: float = 45.0
     ceiling: int = 500 * GWEI  # wei per gas; rather than pay more, the node waits
@@ -145,7 +145,7 @@ class FeePolicy:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a call would do to the sender's purse, worked out without sending it. Wei; fees per gas."""
+    """Estimated cost of a call and the sender's balance, in wei; fees per gas."""
 
     call: Call
     gas: int
@@ -160,7 +160,7 @@ class Preview:
 
     @property
     def balance_after(self) -> int:
-        """What is left at least; negative if the account cannot pay."""
+        """The least balance that is left; negative if the account cannot pay."""
         return self.balance - self.cost
 
 
@@ -207,7 +207,7 @@ class Outbox:
         return self._signer.address
 
     def dry_run(self, call: Call) -> Preview:
-        """What `send` would do, without doing it."""
+        """Estimates a call without sending it."""
         return preview(self._chain, self.address, call, self._policy)
 
     def send(
@@ -219,8 +219,8 @@ class Outbox:
     ) -> Receipt | None:
         """Gets the call mined once, and waits for it.
 
-        None: it was not needed (any more), or is not mined after `wait_s`; then it stays open, and `resume`
-        or the same `send` goes on with it. What was sent under this name is sent anew only if it reverted, was
+        Returns None if it was not needed (any more), or is not mined after `wait_s`; then it stays open, and `resume`
+        or the same `send` continues. A call under a used name is sent again only if the earlier one reverted, was
         cancelled or lost its nonce. Raises Reverted (before sending, where that can be known), OutOfFunds,
         NonceDrift, or EndpointDown or BadAnswer if the chain cannot be asked all the while.
         """
@@ -234,7 +234,7 @@ class Outbox:
         return self._wait(name, still_needed)
 
     def resume(self) -> list[Receipt]:
-        """One look at every open intent: close it, send it again, pay more or cancel it. Does not wait.
+        """Checks every open intent once: closes it, sends it again, raises its fee or cancels it. Does not wait.
 
         Call it after a start and in every cycle. Returns the receipts of those that are mined.
         """
@@ -291,13 +291,13 @@ class Outbox:
             self._sleep(self._poll_s)
 
     def _advance_earlier(self, intent: Intent) -> None:
-        """What has a lower nonce has to be mined first."""
+        """Advances the intents with lower nonces, which must be mined first."""
         for earlier in self._store.open_intents():
             if earlier.nonce < intent.nonce:
                 self._advance(earlier, lambda: True)
 
     def _advance(self, intent: Intent, still_needed: Callable[[], bool]) -> Receipt | None:
-        """One step; the receipt once any version is mined."""
+        """Takes one step; returns the receipt once any version is mined."""
         receipt = self._mined(intent)
         if receipt is not None:
             self._close_when_final(intent, receipt)
@@ -329,7 +329,7 @@ class Outbox:
         self._close(intent, status)
 
     def _refuse_drift(self, intent: Intent) -> None:
-        """The nonce is used up: by a version whose receipt is still to come, or by somebody with our key."""
+        """Raises NonceDrift if the nonce was used by another program, not by a version whose receipt is pending."""
         final = self._chain.nonce(self.address, self._chain.final())
         if final <= intent.nonce or self._mined(intent) is not None:
             return
@@ -348,7 +348,7 @@ class Outbox:
         return receipt
 
     def _reason(self, intent: Intent, receipt: Receipt) -> str:
-        """Why a mined transaction was refused: the same call again, on the states before and after."""
+        """Returns why a mined transaction reverted, from the same call on the states before and after it."""
         if receipt.gas_used >= intent.gas:
             return "out of gas"
         try:
@@ -403,7 +403,7 @@ class Outbox:
             self._replace(replace(intent, max_fee=offer.max_fee, tip=offer.tip), attempts)
 
     def _cancel(self, intent: Intent) -> None:
-        """Uses the nonce up for as little as possible; if an older version is mined first, so be it."""
+        """Replaces the intent by an empty transfer; an older version may still be mined first."""
         offer = self._policy.next(intent, self._chain.fees())
         if offer is not None:
             empty = replace(intent, to=self.address, data=b"", value=0, gas=CANCEL_GAS)
@@ -414,7 +414,7 @@ class Outbox:
         self._store.update_intent(newer)
         self._deliver(newer, attempts)
 
-    # Small questions
+    # Queries
 
     def _is_cancel(self, intent: Intent) -> bool:
         return intent.to == self.address

@@ -1,6 +1,6 @@
 """The permissionless calls of a run: settle, pay, charge, lock and settle penalties (Protocol sections 5, 8, 9).
 
-`duties` only says what is due; a node sends each through its outbox, which asks `still_needed` again right before.
+`due_calls` only lists them; a node sends each through its outbox, which checks `still_needed` before sending.
 """
 
 from __future__ import annotations

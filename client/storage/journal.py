@@ -1,4 +1,4 @@
-"""A node's journal: what it must still know after a crash, in one SQLite file under one lease.
+"""A node's journal: salts, commitments and open transactions that must survive a crash, in one SQLite file.
 
 Salts and claims of open rounds, transactions on their way, small values by key. A write is on disk, synced,
 when its call (or the enclosing `transaction`) returns; a killed node opens the journal again and goes on. A
@@ -49,7 +49,7 @@ MIGRATIONS: tuple[Migration, ...] = (
 
 @dataclass(frozen=True)
 class SavedCommitment:
-    """What a seat committed to in a round, with all that its reveal needs."""
+    """A seat's commitment in a round, with the salt and everything else that its reveal needs."""
 
     run: int
     round: int
@@ -57,7 +57,7 @@ class SavedCommitment:
     commitment: bytes
     salt: bytes
     manifest: Manifest | None
-    """A trainer's claim."""
+    """A trainer's manifest."""
 
     words: tuple[bytes, ...]
     """A validator's report, as the 32-byte words that it reveals."""
@@ -95,7 +95,7 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Close the file and release the lease."""
+        """Closes the file and releases the lease."""
         self._database.close()
         self._lease.close()
 
@@ -112,12 +112,12 @@ class Journal:
     # Values by key
 
     def get(self, key: str) -> bytes | None:
-        """The value last put under `key`, or None."""
+        """Returns the value last put under `key`, or None."""
         row = self._database.row("SELECT value FROM entries WHERE key = ?", key)
         return None if row is None else row[0]
 
     def put(self, key: str, value: bytes) -> None:
-        """Write `value` under `key`."""
+        """Writes `value` under `key`."""
         with self.transaction():
             self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", key, value)
 
@@ -134,7 +134,7 @@ class Journal:
         manifest: Manifest | None = None,
         words: Sequence[bytes] = (),
     ) -> SavedCommitment:
-        """Write a commitment before its transaction leaves; on return it survives a power cut.
+        """Saves a commitment before its transaction is sent; on return it survives a power cut.
 
         A seat commits once per round: what is saved first stays, is returned whatever comes later, and is
         what to send. Raises RuntimeError inside a `transaction`, where it could not be durable on return.
@@ -153,7 +153,7 @@ class Journal:
         return saved
 
     def commitment(self, run: int, round: int, role: Role) -> SavedCommitment | None:
-        """The commitment saved for this role in this round, or None."""
+        """Returns the commitment saved for this role in this round, or None."""
         row = self._database.row(
             "SELECT commitment, salt, manifest, words FROM commitments WHERE (run, round, role) = (?, ?, ?)",
             *(run, round, int(role)),
@@ -224,7 +224,7 @@ class Journal:
             raise self._database.corrupt(f"the intent {name}: {error}") from error
 
     def _identify(self, identity: dict[str, str]) -> None:
-        """Write who this journal belongs to, or find that it is somebody else's."""
+        """Writes the owner of this journal. Raises JournalForeign if it belongs to another."""
         with self.transaction():
             for name, value in identity.items():
                 self._database.execute("INSERT OR IGNORE INTO identity VALUES (?, ?)", name, value)
