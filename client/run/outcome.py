@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # which needs torch
     from earnest.client.run.follower import Follower
 
 MAX_FILE_BYTES = 1 << 24
-"""Limit of a measurements file, which holds every loss that a validator measured in a round."""
+"""Limit of a measurements file in bytes, which holds every loss that a validator measured in a round."""
 
 FILES_ASKED = 2
 FETCH_S = 3.0
@@ -25,7 +25,7 @@ FETCH_S = 3.0
 
 MAX_REASON_CHARS = 300
 
-VOID = "void: the reports revealed hold half of the validators' stake or less, or disagree about the state"
+VOID = "void: no reports holding more than half of the validators' stake agree on the state"
 UNDECIDED = "undecided"
 TEXTS = {
     Verdict.ACCEPTED: "accepted",
