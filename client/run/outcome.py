@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def why_unpaid(self) -> str | None:
-        """Why an accepted or undecided update has weight 0; None if it has weight."""
+        """The reason for weight 0 of an accepted or undecided update, as text; None if it has weight."""
         if self.weight:
             return None
         if self.verdict is None:
