@@ -46,6 +46,7 @@ exports: (
 
 final_state: public(HashMap[uint256, bytes32])     # run -> root of the model it delivers
 _unopened_refunded: HashMap[uint256, uint256]      # run -> wei refunded early, after `end`
+_closed: HashMap[uint256, uint256]                 # run -> rounds whose outcome `refund` has checked
 
 
 @deploy
@@ -170,12 +171,16 @@ def void(run: uint256, round: uint256, reports: DynArray[DynArray[bytes32, 29], 
 def refund(run: uint256):
     """
     @notice Return to the sponsor what the run no longer needs, anyone: after `end` the rounds that will never open,
-            after the last round's settle window everything left.
+            after the last round's settle window everything left, less what is burned then: the unpaid part of P + Q
+            of each round with reveals that was neither settled nor voided in its window. A call checks up to 256
+            rounds; call again until all are checked.
     """
     params: ITrainingRuns.RunParams = staticcall wiring._runs().run_params(run)
     rounds: uint256 = staticcall wiring._runs().run_rounds(run)
     amount: uint256 = 0
     if block.timestamp >= schedule._scored_at(params, rounds - 1) + params.settle_s:  # `end` leaves one round at least
+        if self._close_rounds(run, params, rounds):
+            return
         amount = staticcall wiring._vault().escrow(self, run)
     else:
         unopened: uint256 = (params.rounds - rounds) * (params.trainer_pool + params.validator_pool)
@@ -310,6 +315,36 @@ def _params(run: uint256, round: uint256) -> ITrainingRuns.RunParams:
 @pure
 def _only_rounds(round: uint256, rounds: uint256):
     assert round <= rounds, "settlement: no such round"  # the one at `rounds` carries reports only
+
+
+@internal
+def _close_rounds(run: uint256, params: ITrainingRuns.RunParams, rounds: uint256) -> bool:
+    """
+    @notice Burn the unpaid pools of up to 256 further rounds that lapsed with reveals, as those of a void round.
+    @return True if rounds are left to check, or the escrow is used up.
+    """
+    first: uint256 = self._closed[run]
+    last: uint256 = min(rounds, first + 256)
+    if first == last:
+        return False
+    self._closed[run] = last
+    burned: uint256 = 0
+    for round: uint256 in range(first, last, bound=256):
+        if round_records._has(run, round, round_records.COMPLETE | round_records.VOID):
+            continue
+        revealed: uint256 = staticcall wiring._runs().revealed(run, round)
+        if revealed == 0:
+            continue
+        shares: uint256 = constants.WEIGHT_ONE * bits._count(revealed)
+        unpaid: uint256 = params.trainer_pool + params.validator_pool
+        # rounds up what settled pages were paid: never more is burned than is left of the round
+        unpaid -= (params.trainer_pool * round_records._weight(run, round) + shares - 1) // shares
+        burned += unpaid
+        log ISettlement.RoundLapsed(run=run, round=round, burned=unpaid)
+    if burned != 0:
+        extcall wiring._vault().burn_escrow(run, burned)
+        return last < rounds or staticcall wiring._vault().escrow(self, run) == 0
+    return last < rounds
 
 
 @internal

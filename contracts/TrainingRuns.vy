@@ -242,17 +242,14 @@ def set_enclave_key(run: uint256, trainer: address, key: uint256):
 
 @external
 @reentrant
-def commit(run: uint256, seat: uint256, commitment: bytes32):
+def commit(run: uint256, round: uint256, seat: uint256, commitment: bytes32):
     """
-    @notice Commits to an update of the round whose commit window is open, once. Operator only; reverts while the
+    @notice Commits to an update of the round inside its commit window, once. Operator only; reverts while the
             seat is barred, and unless the owner's live bond is about half the minimum: after its exit has started, it is 0.
     @dev No lock: the only call out is a view of the vault, after which nothing is read again.
     """
-    open: bool = False
-    round: uint256 = 0
     word: uint256 = self._schedule(run)
-    open, round = schedule._open_round(word)
-    assert open, "runs: not in commit window"
+    assert schedule._in_commit(word, round), "runs: not in commit window"
     key: uint256 = seats._key(run, constants.TRAINER, seat)
     tenure: uint256 = self._acting(key, round)
     assert round >= seats._round(tenure, seats.BARRED), "runs: seat is barred"
@@ -550,7 +547,7 @@ def _schedule(run: uint256) -> uint256:
 @internal
 @view
 def _policy(run: uint256, word: uint256) -> bytes32:
-    return empty(bytes32) if schedule._level(word) == terms.INCENTIVE else self.policies[run]
+    return empty(bytes32) if schedule._level(word) == constants.INCENTIVE else self.policies[run]
 
 
 @internal
@@ -646,7 +643,7 @@ def _enclave(
     """
     @return The trainer's enclave key. Reverts unless it signed this manifest and was unexpired when the round opened.
     """
-    assert schedule._level(word) != terms.INCENTIVE, "runs: attestation not taken"
+    assert schedule._level(word) != constants.INCENTIVE, "runs: attestation not taken"
     enclave: uint256 = self.enclave_key[run][trainer]
     assert schedule._opens(word, round) < enclave >> 160, "runs: no live enclave key"
     assert len(attestation) == 64, "runs: attestation not 64 bytes"
@@ -688,13 +685,17 @@ def _check_takeover(run: uint256, role: uint256, seat: uint256, stake: uint256, 
 
 
 @internal
-def _sync(run: uint256, role: uint256, seat: uint256, next: uint256):
+def _sync(run: uint256, role: uint256, seat: uint256, next: uint256) -> uint256:
+    """
+    @return The owner's live bond, wei.
+    """
     key: uint256 = seats._key(run, role, seat)
     old: uint256 = seats._stake_at(key, next)
     new: uint256 = self._live_bond(run, seats._owner(seats._current(key)))
     if new != old:
         seats._set_stake(key, new, next)
         log ITrainingRuns.StakeSynced(run=run, role=role, seat=seat, old=old, new=new, from_round=next)
+    return new
 
 
 @internal
@@ -702,7 +703,7 @@ def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
     """
     @dev T and the stakes of the validators active in `round`: those that joined, asked back or revealed a report in
          round - 2 or later. The stakes are stored anew only where they differ from the last stored. Bonds are read
-         for the next round, so that a validator that left votes in one more round at most.
+         for the next round, so that a stake that leaves is not counted again.
     @return The round's tally.
     """
     counts: uint256 = self.counts[run]
@@ -714,10 +715,12 @@ def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
     total: uint256 = 0
     words: uint256[8] = empty(uint256[8])
     next: uint256 = schedule._clock(self._schedule(run))[1]
+    cap: uint256 = self.runs[run].ceiling >> terms.MAX_STAKE
     for seat: uint256 in range((counts >> 16) & constants.SEATS_MASK, bound=16):
         key: uint256 = seats._key(run, constants.VALIDATOR, seat)
-        stake: uint256 = seats._stake_at(key, round)
-        self._sync(run, constants.VALIDATOR, seat, next)
+        # No more than the live bond: one that has left, or is leaving, votes no more. No more than the run's cap.
+        stake: uint256 = min(seats._stake_at(key, round), self._sync(run, constants.VALIDATOR, seat, next))
+        stake = min(stake, cap)
         if stake != 0 and ((recent >> seat) & 1 == 1 or seats._fresh(key, round)):
             active |= 1 << seat
             total += stake

@@ -67,6 +67,7 @@ TERMS: Mapping[str, Any] = {
     "validator_pool": VALIDATOR_POOL,
     "trainer_min_bond": TRAINER_BOND,
     "validator_min_bond": VALIDATOR_BOND,
+    "validator_max_stake": 2**96 - 1,
     "exit_delay": 2 * 86_400,
 }
 """Run parameters that a setup may change."""

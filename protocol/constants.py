@@ -19,6 +19,9 @@ AMOUNT_LIMIT: Final = 2**96
 BPS: Final = 10_000
 MAX_PENALTY_BPS: Final = 5_000
 MAX_EXIT_DELAY_S: Final = 60 * 86_400
+MIN_WINDOW_S: Final = 60
+"""Least length of the settle and the contest window, seconds: five blocks of Ethereum."""
+
 EXIT_MARGIN_S: Final = 86_400
 """Seconds of an exit delay after the last window in which a fault can be charged (section 4)."""
 

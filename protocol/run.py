@@ -11,7 +11,7 @@ To add a parameter:
 """
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -88,6 +88,9 @@ class RunParams:
 
     trainer_min_bond: int
     validator_min_bond: int
+    validator_max_stake: int
+    """What counts of a validator's bond at most; the minimum bond is one seat, one vote."""
+
     exit_delay: int
     unrevealed_bps: int = DEFAULT_PENALTIES.unrevealed_bps
     malformed_bps: int = DEFAULT_PENALTIES.malformed_bps
@@ -134,8 +137,9 @@ class RunParams:
         return self._part(Schedule)
 
     def penalty_terms(self) -> PenaltyTerms:
-        """Returns the run's penalties."""
-        return self._part(PenaltyTerms)
+        """Returns the run's penalties. Verdict 6 costs nothing unless the run is audited (section 9)."""
+        terms = self._part(PenaltyTerms)
+        return terms if self.verification == Level.AUDITED else replace(terms, unfaithful_bps=0)
 
     def _part(self, kind: type[Part]) -> Part:
         return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
@@ -158,6 +162,7 @@ class RunParams:
         yield not 1 <= self.trainer_limit <= MAX_TRAINERS, "runs: trainer limit out of range"
         yield not 1 <= self.validator_limit <= MAX_VALIDATORS, "runs: validator limit out of range"
         yield self.trainer_min_bond == 0 or self.validator_min_bond == 0, "runs: zero minimum bond"
+        yield self.validator_max_stake < self.validator_min_bond, "runs: stake cap below minimum bond"
         yield self._amounts_too_large(), "runs: amount too large"
         yield max(self._all_bps()) > MAX_PENALTY_BPS, "runs: penalty too high"
         yield self.ceiling_rounds == 0, "runs: zero ceiling window"
@@ -172,7 +177,7 @@ class RunParams:
 
     def _amounts_too_large(self) -> bool:
         pools = self.trainer_pool, self.validator_pool
-        bonds = self.trainer_min_bond, self.validator_min_bond
+        bonds = self.trainer_min_bond, self.validator_min_bond, self.validator_max_stake
         return max(*pools, *bonds, self.ceiling, self.budget) >= AMOUNT_LIMIT
 
     def _all_bps(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ All times are unix seconds, all windows half-open.
 
 from dataclasses import dataclass
 
-from earnest.protocol.constants import MAX_EXIT_DELAY_S
+from earnest.protocol.constants import MAX_EXIT_DELAY_S, MIN_WINDOW_S
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,16 @@ class Schedule:
 
     def problems(self) -> list[str]:
         """Returns the reasons for which `create_run` refuses these windows, in the contract's order; empty if none."""
-        windows = (self.commit_s, self.reveal_s, self.report_commit_s, self.report_reveal_s, self.settle_s)
+        worked = (self.commit_s, self.reveal_s, self.report_commit_s, self.report_reveal_s)
         reasons: list[str] = []
-        for window in windows:
-            if window == 0:
-                reasons.append("runs: empty window")
-            if window > MAX_EXIT_DELAY_S:
-                reasons.append("runs: window too long")
-        if self.contest_s > MAX_EXIT_DELAY_S:
+        if max(*worked, self.settle_s, self.contest_s) > MAX_EXIT_DELAY_S:
             reasons.append("runs: window too long")
+        if 0 in worked:
+            reasons.append("runs: empty window")
+        if min(self.settle_s, self.contest_s) < MIN_WINDOW_S:
+            reasons.append("runs: window too short")
         if self.overlap and self.scored_s - self.commit_s + self.settle_s > self.commit_s:
             reasons.append("runs: windows exceed commit")
         if not self.overlap and self.settle_s > self.scored_s:
             reasons.append("runs: settle window too long")
-        return list(dict.fromkeys(reasons))
+        return reasons

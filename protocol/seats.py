@@ -164,10 +164,9 @@ class SeatsModel:
 
     # Rounds.
 
-    def commit(self, operator: str, seat: int, now: int, live_bond: int) -> int:
-        """Commits in the open commit window; `live_bond` is the owner's. Returns the round."""
-        round = self.schedule.round_at(now)
-        open_ = self.schedule.commit(round).contains(now) and round < self.rounds
+    def commit(self, operator: str, round: int, seat: int, now: int, live_bond: int) -> None:
+        """Commits to an update of the round inside its commit window; `live_bond` is the owner's."""
+        open_ = round < self.rounds and self.schedule.commit(round).contains(now)
         require(open_, "runs: not in commit window")
         tenure = self.tenure(Role.TRAINER, seat, round)
         self._check_operator(operator, tenure, round)
@@ -175,7 +174,6 @@ class SeatsModel:
         require(round >= tenure.barred_until, "runs: seat is barred")
         require(live_bond >= self.params.commit_bond, "runs: no live bond")
         self._check_first(self.trainers[seat], round)
-        return round
 
     def report_commit(
         self, operator: str, round: int, seat: int, now: int, live_bonds: Sequence[int] = ()
@@ -188,7 +186,7 @@ class SeatsModel:
         open_ = round <= self.rounds and self.schedule.report_commit(round).contains(now)
         require(open_, "runs: not in report-commit window")
         self._check_operator(operator, self.tenure(Role.VALIDATOR, seat, round), round)
-        stakes = self.snapshots.get(round) or self._active_stakes(round)
+        stakes = self.snapshots.get(round) or self._active_stakes(round, live_bonds)
         require(stakes[seat] > 0, "runs: inactive seat")
         self._check_first(self.validators[seat], round)
         if round not in self.snapshots:
@@ -279,12 +277,15 @@ class SeatsModel:
         return self.trainers[seat].stakes.latest
 
     def _silent(self, record: SeatHistory, tenure: Tenure, current: int) -> bool:
-        """Returns True if the seat neither committed nor joined nor asked back in the last eight rounds."""
+        """Returns True if the seat neither committed nor joined in the last eight rounds; asking back is no work."""
         quiet = all(round + SILENT_ROUNDS < current for round in record.commitments)
-        return quiet and tenure.active_from + SILENT_ROUNDS <= current
+        return quiet and tenure.from_round + SILENT_ROUNDS <= current
 
-    def _active_stakes(self, round: int) -> tuple[int, ...]:
-        """Returns the stakes of the validators that joined, asked back or revealed a report in round - 2 or later."""
+    def _active_stakes(self, round: int, live_bonds: Sequence[int]) -> tuple[int, ...]:
+        """Returns the stakes of the validators that joined, asked back or revealed a report in round - 2 or later.
+
+        A stake counts up to the owner's live bond, so that what is leaving votes no more, and up to the run's cap.
+        """
         stakes = [0] * MAX_VALIDATORS
         for seat, record in enumerate(self.validators):
             tenure = record.tenures[-1]
@@ -292,7 +293,9 @@ class SeatsModel:
             fresh = any(r <= round <= r + ACTIVE_ROUNDS for r in joined)
             reported = any(round - back in record.reports for back in range(1, ACTIVE_ROUNDS + 1))
             if fresh or reported:
-                stakes[seat] = record.stakes.at(round)
+                stakes[seat] = min(
+                    record.stakes.at(round), self.params.validator_max_stake, *live_bonds[seat : seat + 1]
+                )
         return tuple(stakes)
 
     def _check_operator(self, account: str, tenure: Tenure | None, round: int) -> None:

@@ -72,6 +72,7 @@ def terms(session: Session, record: RunRecord) -> dict[str, Any]:
         **session.amounts("validator_pool", params.validator_pool),
         **session.amounts("trainer_min_bond", params.trainer_min_bond),
         **session.amounts("validator_min_bond", params.validator_min_bond),
+        **session.amounts("validator_max_stake", params.validator_max_stake),
         "exit_delay_s": params.exit_delay,
         "verification": LEVEL_NAMES[Level(params.verification)],
         "penalties_bps": {fault: getattr(params, f"{fault}_bps") for fault in FAULTS},

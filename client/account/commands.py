@@ -39,9 +39,9 @@ class UnfinishedError(EarnestError):
 
 @dataclass(frozen=True)
 class EstimatedCall:
-    """The largest possible cost of a planned call: gas with the outbox's reserve, and fee in wei per gas.
+    """The most that a planned call can cost: gas with the outbox's reserve, wei per gas.
 
-    `simulated`: the chain ran the call. If it cannot yet, because an earlier call is missing, typical gas is used.
+    `simulated`: the chain ran the call. Where it cannot yet, because an earlier call is missing, the gas is typical.
     """
 
     step: PlannedCall
@@ -51,7 +51,7 @@ class EstimatedCall:
 
     @property
     def cost(self) -> int:
-        """The largest possible cost in wei, value included."""
+        """In wei, value included."""
         return self.gas * self.max_fee + self.step.call.value
 
 
@@ -151,7 +151,7 @@ def settle_due(
                 yield due_call, receipt
 
 
-def _unfinished(purpose: str) -> UnfinishedError:
+def _unfinished(what: str) -> UnfinishedError:
     return UnfinishedError(
-        f"{purpose}: sent, but not mined yet", "run the same command again, it continues where it stopped"
+        f"{what}: sent, but not mined yet", "run the same command again, it goes on where it stopped"
     )

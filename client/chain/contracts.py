@@ -79,11 +79,9 @@ class EnclaveKey:
 
 @dataclass(frozen=True)
 class AttestationTerms:
-    """Attestation in a run. `policy`: hash of its policy, zero without attestation. Times in unix seconds.
-
-    `narrows_at`: t0 of the second next round, from which a narrowing of the policy counts; `oldest_opened`: t0 of the
-    oldest round still open to reveals.
-    """
+    """`policy`: hash of the run's attestation policy, zero where the run takes no attestation; `narrows_at`: t0 of the
+    second next round, unix seconds, from which a narrowing of the policy counts; `oldest_opened`: t0 of the oldest
+    round still open to reveals."""
 
     policy: bytes
     narrows_at: int
@@ -262,8 +260,8 @@ class Runs(Contract):
     def ask_back(self, run: int, seat: int) -> Call:
         return self._call("ask_back", run, seat)
 
-    def commit(self, run: int, seat: int, commitment: bytes) -> Call:
-        return self._call("commit", run, seat, commitment)
+    def commit(self, run: int, round: int, seat: int, commitment: bytes) -> Call:
+        return self._call("commit", run, round, seat, commitment)
 
     def reveal(self, seat: int, manifest: Manifest, salt: bytes, attestation: bytes = b"") -> Call:
         return self._call("reveal", seat, manifest.as_tuple(), salt, attestation)
@@ -481,7 +479,7 @@ class Registry(Contract):
         return self._read("challenge", run, trainer, at=at)
 
     def check_quote(self, policy: Policy, evidence: QuoteParts, at: BlockRef) -> Claims:
-        """Returns the claims of a quote that `register` would accept under the policy. Raises Reverted otherwise."""
+        """What the evidence says, if `register` would take it under the policy. Raises Reverted if not."""
         return Claims(*self._read("check_quote", policy.as_tuple(), evidence.as_tuple(), at=at))
 
     def policy_hash(self, policy: Policy, at: BlockRef) -> bytes:

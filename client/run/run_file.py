@@ -49,6 +49,11 @@ class _PerRole(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     validator: Tokens
 
 
+class _Bond(_PerRole, forbid_unknown_fields=True, frozen=True):
+    validator_max: Tokens | None = None
+    """What counts of a validator's bond at most; the minimum if omitted: one seat, one vote."""
+
+
 class _Windows(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     commit_s: int
     reveal_s: int
@@ -86,7 +91,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     trainers: int
     validators: int
     pool: _PerRole
-    bond: _PerRole
+    bond: _Bond
     windows: _Windows
     admission: _Admission
     recipe: dict[str, Any]
@@ -175,7 +180,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             )
         if recipe.data == "private" and self.admission.open_trainers and self.verification == "incentive":
             raise RunFileError(
-                "trainers on private data are not judged by what they trained on, and anyone may join this run",
+                "trainers on private data are not judged by what they trained on, and this run lets anybody in",
                 "list the trainers (open_trainers = false), or take attested ones only",
             )
         if recipe.pool_size > task.pool_size:
@@ -214,6 +219,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             validator_pool=wei(self.pool.validator),
             trainer_min_bond=wei(self.bond.trainer),
             validator_min_bond=wei(self.bond.validator),
+            validator_max_stake=wei(self.bond.validator_max or self.bond.validator),
             exit_delay=exit_delay,
             verification=LEVELS[self.verification],
             attestation_policy=ZERO_HASH if policy is None else policy.hash,
@@ -237,7 +243,7 @@ def check_params(params: RunParams, now: int, block_time_s: float, finality_s: f
     if params.start < now + earliest:
         problems.append(f"start_in_s is {params.start - now}, joining needs at least {earliest}")
     least = FINALITY_FACTOR * finality_s
-    for name in ("reveal_s", "report_commit_s", "report_reveal_s"):
+    for name in ("reveal_s", "report_commit_s", "report_reveal_s", "settle_s"):
         if getattr(params, name) < least:
             problems.append(
                 f"{name} is {getattr(params, name)}, this network's finality needs at least {least:g}"

@@ -15,6 +15,7 @@ from modules import verdicts
 
 struct Tally:
     positive: uint256             # seats with c > 0
+    weight: uint256               # sum of c
     harmful: uint256              # seats on which verdict 4 holds
     matches: uint256              # bits 9v .. 9v + 8: seats with c > 0 on which validator seat v is within 2 % of c
 
@@ -96,6 +97,7 @@ def _tally(
         positive: uint256 = 0
         medians, slack, positive = self._lanes(hints, unsafe_sub(begin, first), unsafe_sub(stop, first), begin)
         tally.positive = unsafe_add(tally.positive, positive % LANE_SUM)
+        tally.weight = unsafe_add(tally.weight, medians % LANE_SUM)
 
         reached: uint256 = 0
         passed: uint256 = 0

@@ -12,6 +12,9 @@ PROTOCOL_VERSION: public(constant(uint256)) = 1
 TRAINER: constant(uint256) = 1             # roles of a seat
 VALIDATOR: constant(uint256) = 2
 
+INCENTIVE: constant(uint256) = 0           # levels of verification
+AUDITED: constant(uint256) = 1
+
 MAX_TRAINERS: constant(uint256) = 256
 MAX_VALIDATORS: constant(uint256) = 16
 MAX_ROUNDS: constant(uint256) = 2**16 - 1

@@ -61,7 +61,9 @@ def _bps(params: ITrainingRuns.RunParams, verdict: uint256) -> uint256:
         return params.harmful_bps
     if verdict == verdicts.COPIED:
         return params.copied_bps
-    return params.unfaithful_bps if verdict == verdicts.UNFAITHFUL else 0
+    if verdict == verdicts.UNFAITHFUL and params.verification == constants.AUDITED:
+        return params.unfaithful_bps
+    return 0  # without audits nothing is re-executed, so nobody can know that an update is unfaithful
 
 
 @internal

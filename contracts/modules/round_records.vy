@@ -19,6 +19,7 @@ COMPLETE: constant(uint256) = 1 << 166        # every seat is settled
 VOID: constant(uint256) = 1 << 167
 PAID: constant(uint256) = 1 << 168            # validators were paid
 CHARGED: constant(uint256) = 1 << 168         # shifted by the role: bits 169 and 170, objective faults were charged
+WEIGHT: constant(uint256) = 171               # sum of c: 24 bits
 
 _records: HashMap[uint256, HashMap[uint256, uint256]]     # run -> round
 
@@ -53,7 +54,7 @@ def _unsettled_pages(run: uint256, round: uint256, span: uint256, first: uint256
 @internal
 def _record(run: uint256, round: uint256, span: uint256, pages: uint256, tally: consensus.Tally):
     record: uint256 = self._records[run][round] + tally.matches + (pages << SETTLED)
-    record += (tally.positive << POSITIVE) + (tally.harmful << HARMFUL)
+    record += (tally.positive << POSITIVE) + (tally.harmful << HARMFUL) + (tally.weight << WEIGHT)
     if (record >> SETTLED) & PAGES == self._pages_below(span):
         record |= COMPLETE
     self._records[run][round] = record
@@ -72,6 +73,15 @@ def _pages_below(seat: uint256) -> uint256:
 @view
 def _positive(run: uint256, round: uint256) -> uint256:
     return (self._records[run][round] >> POSITIVE) & COUNT
+
+
+@internal
+@view
+def _weight(run: uint256, round: uint256) -> uint256:
+    """
+    @return Sum of c over the settled seats.
+    """
+    return self._records[run][round] >> WEIGHT
 
 
 @internal

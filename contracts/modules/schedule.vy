@@ -93,19 +93,11 @@ def _opens(word: uint256, round: uint256) -> uint256:
 
 @internal
 @view
-def _open_round(word: uint256) -> (bool, uint256):
-    """
-    @return True while a round's commit window is open, and that round.
-    """
-    start: uint256 = word & START_MASK
-    if block.timestamp < start:
-        return False, 0
-    elapsed: uint256 = unsafe_sub(block.timestamp, start)
-    period: uint256 = word >> PERIOD
-    round: uint256 = elapsed // period
-    # Safe: round * period <= elapsed.
-    within: uint256 = unsafe_sub(elapsed, unsafe_mul(round, period))
-    return within < (word >> COMMIT) & SECONDS_MASK and round < (word >> ROUNDS) & ROUNDS_MASK, round
+def _in_commit(word: uint256, round: uint256) -> bool:
+    if round >= (word >> ROUNDS) & ROUNDS_MASK:
+        return False
+    # A block before the round opens wraps around, far beyond any window.
+    return unsafe_sub(block.timestamp, self._opens(word, round)) < (word >> COMMIT) & SECONDS_MASK
 
 
 @internal

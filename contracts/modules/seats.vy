@@ -231,11 +231,10 @@ def _fresh(key: uint256, round: uint256) -> bool:
 @view
 def _silent(key: uint256, round: uint256) -> bool:
     """
+    @dev Only work counts: asking back does not end a silence.
     @return True if the seat's tenure is older than eight rounds and committed nothing in the last eight before `round`.
     """
-    tenure: uint256 = self.seats[key].tenure
-    newest: uint256 = max(self._round(tenure, SINCE), self._round(tenure, ASKED))
-    if newest + SILENT_ROUNDS > round:
+    if self._round(self.seats[key].tenure, SINCE) + SILENT_ROUNDS > round:
         return False
     for slot: uint256 in self.seats[key].commitments:
         if slot != 0 and (slot & STAMP_MASK) + SILENT_ROUNDS >= round:

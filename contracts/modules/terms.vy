@@ -25,10 +25,10 @@ CONTEST: constant(uint256) = 208
 EXIT_DELAY: constant(uint256) = 224                  # bonds: seconds, 24 bits
 CEILING_ROUNDS: constant(uint256) = 96               # ceiling: 16 bits each
 ROUNDS: constant(uint256) = 112
+MAX_STAKE: constant(uint256) = 128                   # ceiling: 96 bits
 BPS_MASK: constant(uint256) = 2**16 - 1
 MAX_BPS: constant(uint256) = 5000
-INCENTIVE: constant(uint256) = 0
-AUDITED: constant(uint256) = 1
+MIN_WINDOW: constant(uint256) = 60                   # seconds of G and K: five blocks of Ethereum
 MAX_LEVEL: constant(uint256) = 3
 
 
@@ -51,7 +51,8 @@ def _check(p: ITrainingRuns.RunParams):
     self._need(unsafe_sub(p.rounds, 1) < constants.MAX_ROUNDS, "runs: rounds out of range")
     for window: uint256 in [p.commit_s, p.reveal_s, p.report_commit_s, p.report_reveal_s, p.settle_s, p.contest_s]:
         self._need(window <= constants.MAX_EXIT_DELAY, "runs: window too long")
-    self._need(p.commit_s * p.reveal_s * p.report_commit_s * p.report_reveal_s * p.settle_s != 0, "runs: empty window")
+    self._need(p.commit_s * p.reveal_s * p.report_commit_s * p.report_reveal_s != 0, "runs: empty window")
+    self._need(min(p.settle_s, p.contest_s) >= MIN_WINDOW, "runs: window too short")
     scored: uint256 = p.reveal_s + p.report_commit_s + p.report_reveal_s
     if p.overlap:
         self._need(scored + p.settle_s <= p.commit_s, "runs: windows exceed commit")
@@ -65,10 +66,11 @@ def _check(p: ITrainingRuns.RunParams):
     self._need(unsafe_sub(p.trainer_limit, 1) < constants.MAX_TRAINERS, "runs: trainer limit out of range")
     self._need(unsafe_sub(p.validator_limit, 1) < constants.MAX_VALIDATORS, "runs: validator limit out of range")
     self._need(p.trainer_min_bond != 0 and p.validator_min_bond != 0, "runs: zero minimum bond")
+    self._need(p.validator_max_stake >= p.validator_min_bond, "runs: stake cap below minimum bond")
     # The budget comes last: by then its parts are known to be small, and it cannot have wrapped.
     budget: uint256 = unsafe_mul(p.rounds, unsafe_add(p.trainer_pool, p.validator_pool))
     for amount: uint256 in [
-        p.trainer_min_bond, p.validator_min_bond, p.ceiling, p.trainer_pool, p.validator_pool, budget
+        p.trainer_min_bond, p.validator_max_stake, p.ceiling, p.trainer_pool, p.validator_pool, budget
     ]:
         self._need(amount <= constants.AMOUNT_MASK, "runs: amount too large")
     for bps: uint256 in [
@@ -77,8 +79,8 @@ def _check(p: ITrainingRuns.RunParams):
         self._need(bps <= MAX_BPS, "runs: penalty too high")
     self._need(p.ceiling_rounds != 0, "runs: zero ceiling window")
     self._need(p.ceiling_rounds <= constants.MAX_ROUNDS, "runs: ceiling window too long")
-    self._need(p.verification != AUDITED and p.verification <= MAX_LEVEL, "runs: level not available")
-    if p.verification == INCENTIVE:
+    self._need(p.verification != constants.AUDITED and p.verification <= MAX_LEVEL, "runs: level not available")
+    if p.verification == constants.INCENTIVE:
         self._need(p.attestation_policy == empty(bytes32), "runs: policy at level 0")
     else:
         self._need(p.attestation_policy != empty(bytes32), "runs: empty attestation policy")
@@ -135,7 +137,7 @@ def _pack(p: ITrainingRuns.RunParams) -> IRunTerms.Terms:
             | (p.contest_bps << CONTEST)
             | (p.exit_delay << EXIT_DELAY)
         ),
-        ceiling=p.ceiling | (p.ceiling_rounds << CEILING_ROUNDS) | (p.rounds << ROUNDS),
+        ceiling=p.ceiling | (p.ceiling_rounds << CEILING_ROUNDS) | (p.rounds << ROUNDS) | (p.validator_max_stake << MAX_STAKE),
         admission_root=p.admission_root,
         recipe_hash=p.recipe_hash,
         initial_state=p.initial_state,
@@ -147,7 +149,7 @@ def _pack(p: ITrainingRuns.RunParams) -> IRunTerms.Terms:
 def _unpack(t: IRunTerms.Terms, attestation_policy: bytes32) -> ITrainingRuns.RunParams:
     return ITrainingRuns.RunParams(
         start=t.schedule & schedule.START_MASK,
-        rounds=t.ceiling >> ROUNDS,
+        rounds=(t.ceiling >> ROUNDS) & BPS_MASK,
         commit_s=schedule._seconds(t.schedule, schedule.COMMIT),
         reveal_s=schedule._seconds(t.schedule, schedule.REVEAL),
         report_commit_s=schedule._seconds(t.schedule, schedule.REPORT_COMMIT),
@@ -161,6 +163,7 @@ def _unpack(t: IRunTerms.Terms, attestation_policy: bytes32) -> ITrainingRuns.Ru
         validator_pool=(t.pools >> SECOND) & constants.AMOUNT_MASK,
         trainer_min_bond=t.bonds & constants.AMOUNT_MASK,
         validator_min_bond=(t.bonds >> SECOND) & constants.AMOUNT_MASK,
+        validator_max_stake=t.ceiling >> MAX_STAKE,
         exit_delay=t.bonds >> EXIT_DELAY,
         unrevealed_bps=(t.pools >> UNREVEALED) & BPS_MASK,
         malformed_bps=(t.pools >> MALFORMED) & BPS_MASK,

@@ -136,7 +136,7 @@ class Town:
         who, digest = SIGNERS[name].address, self.manifest(name, round).hash()
         runs = self.contracts.runs
         sealed = commitment(self.chain.chain_id, runs.address, self.run, round, who, digest, SALT)
-        return self.send(name, runs.commit(self.run, seat, sealed))
+        return self.send(name, runs.commit(self.run, round, seat, sealed))
 
     def reveal(self, name: str, seat: int, round: int, key: str | None = None) -> Receipt:
         """With the signature of the enclave key of that label, or without any."""
@@ -162,6 +162,7 @@ TERMS = RunParams(
     validator_pool=COIN,
     trainer_min_bond=COIN,
     validator_min_bond=COIN,
+    validator_max_stake=10**6 * COIN,
     exit_delay=2 * DAY,
     open_trainers=True,
     admission_root=b"\6" * 32,

@@ -50,7 +50,7 @@ class Rounds:
                 manifests[name].hash(),
                 SALT,
             )
-            world.send(name, runs.commit(run, seat, sealed))
+            world.send(name, runs.commit(run, round, seat, sealed))
         world.devnet.travel(schedule.reveal(round).start)
         for name, seat in trainers.items():
             if name not in hiding:

@@ -68,7 +68,7 @@ def build_worlds(system: System, sizes: Sequence[int] = SIZES) -> list[World]:
         for seat, who in enumerate(run.trainers):
             manifest = run.manifest(seat, 0)
             sealed = commitment(CHAIN_ID, system.runs.address, run.id, 0, who, manifest.hash(), SALT)
-            world.commits.append(system.runs.calldata("commit", run.id, seat, sealed))
+            world.commits.append(system.runs.calldata("commit", run.id, 0, seat, sealed))
             world.reveals.append(system.runs.calldata("reveal", seat, manifest, SALT, b""))
         worlds.append(world)
     return worlds

@@ -38,6 +38,7 @@ TERMS = RunParams(
     validator_pool=10**17,
     trainer_min_bond=10**6,
     validator_min_bond=10**6,
+    validator_max_stake=2**96 - 1,
     exit_delay=2 * 86_400,
     open_trainers=True,
     admission_root=admission_root(ADMITTED),
@@ -105,6 +106,11 @@ class Run:
     def settlement(self) -> Contract:
         return self.system.settlement
 
+    @property
+    def open_round(self) -> int:
+        """The round whose period it is."""
+        return self.params.schedule().round_at(self.evm.time)
+
     def bond_of(self, who: str) -> int:
         return self.system.vault.bond_of(self.settlement.address, self.id, who)
 
@@ -155,7 +161,7 @@ class Run:
             who = self.trainers[seat]
             digest = self.manifest(seat, round).hash()
             sealed = commitment(CHAIN_ID, runs.address, self.id, round, who, digest, SALT)
-            runs.commit(self.id, seat, sealed, sender=who)
+            runs.commit(self.id, round, seat, sealed, sender=who)
 
     def reveal(self, seats: Iterable[int], round: int = 0) -> None:
         for seat in seats:

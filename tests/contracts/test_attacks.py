@@ -126,20 +126,59 @@ def test_anyone_ends_the_votes_of_a_validator_that_left(contracts: System) -> No
     assert contracts.runs.seat_at(run.id, Role.VALIDATOR, 0, now + 1).stake == 0
 
 
-def test_validator_that_left_without_a_word_votes_one_more_round_at_most(contracts: System) -> None:
+def test_validator_that_leaves_votes_no_more(contracts: System) -> None:
     run = Run.create(contracts, rounds=9)
     run.join_trainers(1)
     run.join_validators([10**9, 10**6])
     said = {v: report([accepted(9)]) for v in range(2)}
     run.play(said)
     start_exit(run, VALIDATORS[0])  # and no sync by anyone
-    run.play(said, 1)
-    run.enter("report_commit", 2)
-    run.seed(2)
-    run.seal({1: said[1]}, 2)
-    assert contracts.runs.active_stake(run.id, 2) == 10**6
+    run.enter("report_commit", 1)
+    run.seed(1)
+    run.seal({1: said[1]}, 1)
+    assert contracts.runs.active_stake(run.id, 1) == 10**6
     with reverts("runs: inactive seat"):
-        run.seal({0: said[0]}, 2)
+        run.seal({0: said[0]}, 1)
+
+
+def test_same_money_votes_for_one_seat_only(contracts: System) -> None:
+    """Joined, left and taken back before the start, then bonded for a second seat; nobody syncs."""
+    run = Run.create(contracts, start=contracts.evm.time + 5 * 86_400, exit_delay=2 * 86_400)
+    run.join_trainers(1)
+    run.join_validators([10**9, 2 * 10**9])
+    start_exit(run, VALIDATORS[1])
+    run.evm.travel(run.evm.time + 2 * 86_400)
+    finish_exit(run, VALIDATORS[1])
+    contracts.vault.withdraw(2 * 10**9, sender=VALIDATORS[1])
+    run.join_validators([2 * 10**9])
+    run.play({v: report([accepted(9)]) for v in (0, 2)})
+    facts = contracts.runs.round_facts(run.id, 0)
+    assert tuple(facts.stakes[:3]) == (10**9, 0, 2 * 10**9)
+
+
+def test_stake_of_a_validator_counts_up_to_the_cap(contracts: System) -> None:
+    run = Run.create(contracts, validator_max_stake=10**6)
+    run.join_trainers(1)
+    run.join_validators([10**6, 10**6, 10**9])
+    run.play({v: report([accepted(9)]) for v in range(3)})
+    facts = contracts.runs.round_facts(run.id, 0)
+    assert tuple(facts.stakes[:3]) == (10**6,) * 3
+    assert facts.active_stake == 3 * 10**6
+
+
+def test_asking_back_does_not_end_a_silence(contracts: System) -> None:
+    run = Run.create(contracts, rounds=20, validator_limit=2)
+    run.join_validators([10**6, 10**6])
+    newcomer = VALIDATORS[5]
+    run.bond(newcomer, 10**6)
+    proof = admission_proof(ADMITTED, newcomer, Role.VALIDATOR)
+    take = run.id, Role.VALIDATOR, newcomer, "", proof, 1
+    run.enter("commit", 7)
+    contracts.runs.ask_back(run.id, 1, sender=VALIDATORS[1])
+    with reverts("runs: validator is not silent"):
+        contracts.runs.join(*take, sender=newcomer)
+    run.enter("commit", 8)
+    contracts.runs.join(*take, sender=newcomer)
 
 
 def test_exit_started_right_after_a_commit_still_loses_its_bond(contracts: System) -> None:
@@ -154,12 +193,12 @@ def test_exit_started_right_after_a_commit_still_loses_its_bond(contracts: Syste
     start_exit(run, TRAINERS[0])
     run.enter("reveal")
     run.reveal(range(3))
-    run.score({0: report([verdict(6), accepted(9), accepted(9)])})
+    run.score({0: report([verdict(5), accepted(9), accepted(9)])})
     run.settle()
     run.lock([0])
     run.leave("contest")
     run.settlement.settle_penalty(run.penalty_id(0), sender=STRANGER)
-    assert run.bond_of(TRAINERS[0]) == BOND // 2
+    assert run.bond_of(TRAINERS[0]) == BOND - BOND // 20
     with reverts("vault: exit not over"):
         finish_exit(run, TRAINERS[0])
 
@@ -183,11 +222,11 @@ def test_empty_commitment_is_no_commitment(contracts: System) -> None:
     run.join_trainers(1)
     run.enter("commit")
     with reverts("runs: empty commitment"):
-        contracts.runs.commit(run.id, 0, bytes(28) + b"\1" * 4, sender=TRAINERS[0])
+        contracts.runs.commit(run.id, run.open_round, 0, bytes(28) + b"\1" * 4, sender=TRAINERS[0])
     run.enter("commit", 1)
-    contracts.runs.commit(run.id, 0, bytes(32), sender=TRAINERS[0])
+    contracts.runs.commit(run.id, run.open_round, 0, bytes(32), sender=TRAINERS[0])
     with reverts("runs: already committed"):
-        contracts.runs.commit(run.id, 0, bytes(32), sender=TRAINERS[0])
+        contracts.runs.commit(run.id, run.open_round, 0, bytes(32), sender=TRAINERS[0])
 
 
 def test_commit_cannot_be_repeated_to_erase_a_fault(contracts: System) -> None:
@@ -273,8 +312,8 @@ def test_leaked_key_stops_with_the_round_it_was_replaced_in(contracts: System) -
     name(run, Role.TRAINER, 0, OTHER_KEY, TRAINERS[0])
     run.enter("commit", 2)
     for act in (
-        lambda: contracts.runs.commit(run.id, 0, SALT, sender=KEY),
-        lambda: contracts.runs.commit(run.id, 0, SALT, sender=TRAINERS[0]),
+        lambda: contracts.runs.commit(run.id, run.open_round, 0, SALT, sender=KEY),
+        lambda: contracts.runs.commit(run.id, run.open_round, 0, SALT, sender=TRAINERS[0]),
     ):
         with reverts("runs: not the operator"):
             act()
@@ -287,7 +326,7 @@ def test_seat_cannot_be_passed_on_to_hide_a_fault(contracts: System) -> None:
     run = Run.create(contracts, trainer_limit=1, rounds=20)
     run.join_trainers(1)
     run.join_validators([10**6])
-    run.play({0: report([verdict(6)])}, 2)  # the settle window of round 2 lies in round 3
+    run.play({0: report([verdict(5)])}, 2)  # the settle window of round 2 lies in round 3
     take(run, TRAINERS[1], 2 * BOND, 0)
     run.bond(TRAINERS[2], 9 * BOND)
     with reverts("runs: seat taken too recently"):
@@ -505,10 +544,10 @@ def test_unopened_report_on_the_last_state_is_charged(contracts: System) -> None
 
 
 def test_penalties_of_all_kinds_together_take_no_more_than_the_bond(contracts: System) -> None:
-    run = Run.create(contracts, rounds=9, unfaithful_bps=5_000, contest_bps=5_000)
+    run = Run.create(contracts, rounds=9, copied_bps=5_000, contest_bps=5_000)
     run.join_trainers(1)
     run.join_validators([10**6])
-    run.play({0: report([verdict(6)])})
+    run.play({0: report([verdict(5)])})
     run.settle()
     run.lock([0])
     run.settlement.contest(run.penalty_id(0), sender=TRAINERS[0])
@@ -559,8 +598,8 @@ def test_bar_cannot_be_shaken_off_by_moving(contracts: System) -> None:
     run.lock([0], 2)
     run.enter("commit", 4)
     with reverts("runs: seat is barred"):
-        contracts.runs.commit(run.id, 1, SALT, sender=TRAINERS[0])
-    contracts.runs.commit(run.id, 0, SALT, sender=TRAINERS[2])
+        contracts.runs.commit(run.id, run.open_round, 1, SALT, sender=TRAINERS[0])
+    contracts.runs.commit(run.id, run.open_round, 0, SALT, sender=TRAINERS[2])
 
 
 # Views and seeds.
@@ -606,7 +645,7 @@ def test_commitment_opens_in_no_other_run_and_on_no_other_contract(contracts: Sy
     second.enter("commit")
     digest = first.manifest(0, 0).hash()
     place = CHAIN_ID, contracts.runs.address, first.id, 0, TRAINERS[0], digest, SALT
-    contracts.runs.commit(second.id, 0, commitment(*place), sender=TRAINERS[0])
+    contracts.runs.commit(second.id, second.open_round, 0, commitment(*place), sender=TRAINERS[0])
     second.enter("reveal")
     for run in runs:  # they have the same windows
         with reverts("runs: not what was committed"):

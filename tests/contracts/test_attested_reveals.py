@@ -249,7 +249,7 @@ def test_an_operator_reveals_with_the_owners_enclave(contracts: System) -> None:
     with pytest.raises(Reverted):
         run.commit([0], 1)
     sealed = commitment(CHAIN_ID, contracts.runs.address, run.id, 1, run.trainers[0], manifest.hash(), SALT)
-    contracts.runs.commit(run.id, 0, sealed, sender=operator)
+    contracts.runs.commit(run.id, run.open_round, 0, sealed, sender=operator)
     run.enter("reveal", 1)
     signed = signature(enclave, statement(run, manifest))
     contracts.runs.reveal(0, manifest, SALT, signed, sender=operator)

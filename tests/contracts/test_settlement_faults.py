@@ -153,7 +153,6 @@ def test_exit_in_progress_still_finds_the_bond(contracts: System) -> None:
         (Verdict.MALFORMED, 100, "malformed"),
         (Verdict.HARMFUL, 1_000, "harmful"),
         (Verdict.COPIED, 500, "copied"),
-        (Verdict.UNFAITHFUL, 5_000, "unfaithful"),
     ],
 )
 def test_each_penal_verdict_locks_its_share(contracts: System, kind: int, bps: int, reason: str) -> None:
@@ -173,7 +172,7 @@ def test_each_penal_verdict_locks_its_share(contracts: System, kind: int, bps: i
     )
 
 
-@pytest.mark.parametrize("kind", [k for k in range(256) if k not in (3, 4, 5, 6)][::10])
+@pytest.mark.parametrize("kind", [k for k in range(256) if k not in (3, 4, 5)][::10])
 def test_other_verdicts_lock_nothing(contracts: System, kind: int) -> None:
     run = open_run(contracts, trainers=2)
     run.play(unanimous(run, 0, kind))
@@ -271,13 +270,22 @@ def test_broken_round_is_counted_over_revealed_seats(contracts: System) -> None:
     run.lock([0])
 
 
+def test_unfaithful_costs_nothing_in_a_run_without_audits(contracts: System) -> None:
+    """Nothing is re-executed there, so nobody can know; and verdict 6 would be exempt from the ceiling."""
+    run = open_run(contracts, unfaithful_bps=5_000, ceiling=0)
+    run.play(unanimous(run, Verdict.UNFAITHFUL, Verdict.UNFAITHFUL))
+    run.settle()
+    with reverts("settlement: nothing to lock"):
+        run.lock([0, 1])
+
+
 def test_ceiling_caps_what_a_window_of_rounds_can_cost(contracts: System) -> None:
     ceiling = BOND * 5 // 100 + 7
     run = open_run(contracts, ceiling=ceiling, ceiling_rounds=2, rounds=4)
-    run.play(unanimous(run, 0, Verdict.COPIED, Verdict.COPIED, Verdict.UNFAITHFUL))
+    run.play(unanimous(run, 0, Verdict.COPIED, Verdict.COPIED, Verdict.COPIED))
     run.settle()
     run.lock([1, 2, 3])
-    assert [run.penalty(seat).amount for seat in (1, 2, 3)] == [BOND * 5 // 100, 7, BOND // 2]
+    assert [run.penalty(seat).amount for seat in (1, 2, 3)] == [BOND * 5 // 100, 7, 0]
     assert run.settlement.charged_in(run.id, 0) == ceiling
     run.play(unanimous(run, Verdict.MALFORMED), 1, committed=[0])
     run.settle(1)
@@ -298,9 +306,9 @@ def test_objective_faults_count_against_the_ceiling(contracts: System) -> None:
 
 def test_locks_take_at_most_what_other_locks_left(contracts: System) -> None:
     run = open_run(
-        contracts, unfaithful_bps=5_000, contest_bps=5_000, malformed_bps=5_000, rounds=4, contest_s=9_000
+        contracts, copied_bps=5_000, contest_bps=5_000, malformed_bps=5_000, rounds=4, contest_s=9_000
     )
-    kinds = {0: Verdict.UNFAITHFUL, 1: Verdict.MALFORMED, 2: Verdict.MALFORMED}
+    kinds = {0: Verdict.COPIED, 1: Verdict.MALFORMED, 2: Verdict.MALFORMED}
     for round, kind in kinds.items():
         run.play(
             unanimous(run, 0, 0, 0, kind) if round else unanimous(run, 0, 0, 0, Verdict.MALFORMED), round
@@ -319,7 +327,7 @@ def test_locks_take_at_most_what_other_locks_left(contracts: System) -> None:
     assert run.settlement.locked(run.id, run.trainers[3]) == 0
 
 
-@pytest.mark.parametrize("kind", [Verdict.HARMFUL, Verdict.COPIED, Verdict.UNFAITHFUL])
+@pytest.mark.parametrize("kind", [Verdict.HARMFUL, Verdict.COPIED])
 def test_barred_seat_sits_out_until_its_ceiling_window_ends(contracts: System, kind: int) -> None:
     run = open_run(contracts, ceiling_rounds=3, rounds=5)
     run.play(unanimous(run, 0, kind, Verdict.MALFORMED, 0))

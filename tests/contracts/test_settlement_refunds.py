@@ -181,7 +181,38 @@ def test_recorded_pages_keep_their_pay_when_the_rest_lapses(contracts: System) -
     assert run.idle(run.trainers[64]) == run.params.trainer_pool // 65
     run.leave("settle", 2)
     run.settlement.refund(run.id)
-    assert run.idle(SPONSOR) == run.params.budget - run.params.trainer_pool // 65
+    assert contracts.vault.burned() == pools(run) - (run.params.trainer_pool + 64) // 65
+    assert run.idle(SPONSOR) == run.params.budget - contracts.vault.burned() - run.params.trainer_pool // 65
+
+
+def test_round_with_reveals_that_nobody_settled_is_burned(contracts: System) -> None:
+    """Else a sponsor would get honest, scored work for nothing by windows in which nobody settles."""
+    run = open_run(contracts)
+    run.play({0: FULL, 1: FULL})
+    run.leave("settle", 2)
+    run.settlement.refund(run.id, sender=STRANGER)
+    assert run.evm.events("RoundLapsed") == [{"run": run.id, "round": 0, "burned": pools(run)}]
+    assert contracts.vault.burned() == pools(run)
+    assert run.idle(SPONSOR) == run.params.budget - pools(run)
+    with reverts("settlement: nothing to refund"):
+        run.settlement.refund(run.id)
+
+
+def test_run_whose_every_round_lapsed_gives_nothing_back(contracts: System) -> None:
+    run = open_run(contracts, rounds=1)
+    run.play({0: FULL, 1: FULL})
+    run.leave("settle")
+    run.settlement.refund(run.id, sender=SPONSOR)
+    assert (run.idle(SPONSOR), run.escrow(), contracts.vault.burned()) == (0, 0, pools(run))
+
+
+def test_long_run_is_refunded_after_as_many_calls_as_its_rounds_take(contracts: System) -> None:
+    run = open_run(contracts, rounds=257)
+    run.leave("settle", 256)
+    run.settlement.refund(run.id)
+    assert run.idle(SPONSOR) == 0
+    run.settlement.refund(run.id)
+    assert run.idle(SPONSOR) == run.params.budget
 
 
 def test_runs_share_nothing(contracts: System) -> None:

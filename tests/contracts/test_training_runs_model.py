@@ -45,6 +45,7 @@ class SeatsMachine(RuleBasedStateMachine):
             validator_limit=LIMITS[Role.VALIDATOR],
             trainer_min_bond=MIN_BOND,
             validator_min_bond=MIN_BOND,
+            validator_max_stake=10**24,
         )
         self.evm, self.runs, self.vault = self.run.evm, self.run.system.runs, self.run.system.vault
         self.model = SeatsModel(self.run.params)
@@ -140,8 +141,8 @@ class SeatsMachine(RuleBasedStateMachine):
         round = self.schedule.round_at(self.evm.time)
         who, owner = self.holder(Role.TRAINER, seat, round)
         self.both(
-            lambda: self.runs.commit(self.run.id, seat, bytes([seat + 1] * 32), sender=who),
-            lambda: self.model.commit(who, seat, self.evm.time, self.live_bond(owner)),
+            lambda: self.runs.commit(self.run.id, round, seat, bytes([seat + 1] * 32), sender=who),
+            lambda: self.model.commit(who, round, seat, self.evm.time, self.live_bond(owner)),
         )
 
     def seal(self, round: int, seat: int) -> None:

@@ -191,12 +191,12 @@ def test_the_operator_changes_from_the_next_round(run: Run) -> None:
     ]
     zero = bytes(32)
     with refused("runs: not the operator"):
-        runs.commit(run.id, 0, zero, sender=OPERATOR)
-    runs.commit(run.id, 0, zero, sender=TRAINERS[0])
+        runs.commit(run.id, run.open_round, 0, zero, sender=OPERATOR)
+    runs.commit(run.id, run.open_round, 0, zero, sender=TRAINERS[0])
     run.enter("commit", 4)
     with refused("runs: not the operator"):
-        runs.commit(run.id, 0, zero, sender=TRAINERS[0])
-    runs.commit(run.id, 0, zero, sender=OPERATOR)
+        runs.commit(run.id, run.open_round, 0, zero, sender=TRAINERS[0])
+    runs.commit(run.id, run.open_round, 0, zero, sender=OPERATOR)
     runs.set_operator(run.id, TRAINER, 0, STRANGER, sender=TRAINERS[0])
     runs.set_operator(run.id, TRAINER, 0, NEW_OPERATOR, sender=TRAINERS[0])
     assert run.evm.events("OperatorChanged")[0]["old"] == STRANGER
@@ -226,7 +226,7 @@ def test_seats_beyond_the_largest_are_refused(run: Run) -> None:
     run.enter("commit", 1)
     for seat in (256, 2**16, 2**32, 2**255):
         with refused("runs: no such seat"):
-            runs.commit(run.id, seat, zero, sender=TRAINERS[0])
+            runs.commit(run.id, run.open_round, seat, zero, sender=TRAINERS[0])
         with refused("runs: no such seat"):
             runs.seat_at(run.id, TRAINER, seat, 0)
     with refused("runs: empty seat"):
@@ -275,7 +275,7 @@ def test_an_exit_bars_commits_at_once(run: Run) -> None:
     run.enter("commit", 2)
     start_exit(run, TRAINERS[0])
     with refused("runs: no live bond"):
-        run.system.runs.commit(run.id, 0, bytes(32), sender=TRAINERS[0])
+        run.system.runs.commit(run.id, run.open_round, 0, bytes(32), sender=TRAINERS[0])
 
 
 def test_who_left_keeps_the_seat_and_may_bond_again(contracts: System) -> None:
@@ -292,7 +292,7 @@ def test_who_left_keeps_the_seat_and_may_bond_again(contracts: System) -> None:
     sync(run, 0)
     assert [stake(run, 0, r) for r in (round, round + 1)] == [0, BOND - 1]
     run.enter("commit", round + 1)
-    contracts.runs.commit(run.id, 0, bytes(32), sender=who)
+    contracts.runs.commit(run.id, run.open_round, 0, bytes(32), sender=who)
 
 
 # Taking over.
@@ -314,7 +314,7 @@ def test_free_seats_come_first(run: Run) -> None:
 def test_the_smallest_bond_is_outbid_by_a_quarter(run: Run) -> None:
     fill(run)
     run.enter("commit", 5)
-    run.system.runs.commit(run.id, 0, bytes(32), sender=TRAINERS[0])
+    run.system.runs.commit(run.id, run.open_round, 0, bytes(32), sender=TRAINERS[0])
     with refused("runs: bond does not outbid"):
         join(run, TRAINERS[3], bond=BOND * 5 // 4 - 1, take=0)
     assert join(run, TRAINERS[3], bond=1, take=0) == 0
@@ -370,12 +370,12 @@ def test_who_is_replaced_plays_the_round_to_its_end_with_its_own_key(run: Run) -
     run.enter("commit", 5)
     join(run, TRAINERS[3], bond=BOND * 5 // 4, take=0)
     with refused("runs: not the operator"):
-        run.system.runs.commit(run.id, 0, bytes(32), sender=TRAINERS[3])
-    run.system.runs.commit(run.id, 0, bytes(32), sender=OPERATOR)
+        run.system.runs.commit(run.id, run.open_round, 0, bytes(32), sender=TRAINERS[3])
+    run.system.runs.commit(run.id, run.open_round, 0, bytes(32), sender=OPERATOR)
     run.enter("commit", 6)
     with refused("runs: not the operator"):
-        run.system.runs.commit(run.id, 0, bytes(32), sender=OPERATOR)
-    run.system.runs.commit(run.id, 0, bytes(32), sender=TRAINERS[3])
+        run.system.runs.commit(run.id, run.open_round, 0, bytes(32), sender=OPERATOR)
+    run.system.runs.commit(run.id, run.open_round, 0, bytes(32), sender=TRAINERS[3])
     assert run.system.runs.seat_at(run.id, TRAINER, 0, 5).operator == OPERATOR
 
 
@@ -390,7 +390,7 @@ def test_a_vacated_seat_goes_to_the_minimum_bond(run: Run) -> None:
 def test_a_seat_silent_for_eight_rounds_goes_to_anyone_who_qualifies(run: Run) -> None:
     fill(run)
     run.enter("commit", 2)
-    run.system.runs.commit(run.id, 2, bytes(32), sender=TRAINERS[2])
+    run.system.runs.commit(run.id, run.open_round, 2, bytes(32), sender=TRAINERS[2])
     run.bond(TRAINERS[3], run.params.trainer_min_bond)
     run.enter("commit", 10)
     with refused("runs: bond does not outbid"):
@@ -509,7 +509,7 @@ def test_a_bar_follows_the_account_to_its_next_seat(caught: Run) -> None:
     join(caught, caught.trainers[0], bond=9 * BOND, take=1)
     caught.enter("commit", 4)
     with refused("runs: seat is barred"):
-        caught.system.runs.commit(caught.id, 1, bytes(32), sender=TRAINERS[0])
+        caught.system.runs.commit(caught.id, caught.open_round, 1, bytes(32), sender=TRAINERS[0])
 
 
 def test_a_bar_finds_the_account_in_the_seat_it_has_moved_to(caught: Run) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from earnest.protocol.constants import AMOUNT_LIMIT
-from earnest.protocol.run import RunParams
+from earnest.protocol.run import Level, RunParams
 
 INTERFACE = Path(__file__).parents[2] / "contracts" / "interfaces" / "ITrainingRuns.vyi"
 NOW, DAY = 1_000_000, 86_400
@@ -17,7 +17,7 @@ PARAMS = RunParams(
     report_commit_s=40,
     report_reveal_s=20,
     settle_s=150,
-    contest_s=50,
+    contest_s=60,
     overlap=False,
     trainer_limit=4,
     validator_limit=3,
@@ -25,7 +25,8 @@ PARAMS = RunParams(
     validator_pool=10**17,
     trainer_min_bond=10**18,
     validator_min_bond=10**18,
-    exit_delay=350 + DAY,
+    validator_max_stake=10**24,
+    exit_delay=360 + DAY,
     admission_root=b"\1" * 32,
     recipe_hash=b"\2" * 32,
     initial_state=b"\3" * 32,
@@ -52,9 +53,11 @@ TWO_MONTHS = 60 * DAY
     [
         ({"rounds": 0}, "rounds out of range"),
         ({"rounds": 65_536, "trainer_pool": 0, "validator_pool": 0}, "rounds out of range"),
-        ({"reveal_s": 0, "settle_s": 1}, "empty window"),
+        ({"reveal_s": 0, "settle_s": 60}, "empty window"),
         ({"contest_s": TWO_MONTHS + 1, "exit_delay": TWO_MONTHS}, "window too long"),
         ({"settle_s": 151, "exit_delay": 2 * DAY}, "settle window too long"),
+        ({"contest_s": 59}, "window too short"),
+        ({"validator_max_stake": 10**18 - 1}, "stake cap below minimum bond"),
         ({"overlap": True, "start": NOW + 60}, "windows exceed commit"),
         ({"start": 2**40}, "start too late"),
         ({"start": NOW + 149}, "start too early"),
@@ -97,8 +100,7 @@ def test_each_bad_parameter_is_refused_for_its_own_reason(changes, reason):
         {"exit_delay": TWO_MONTHS},
         {"unfaithful_bps": 5000, "malformed_bps": 0},
         {"ceiling": 0, "ceiling_rounds": 65_535},
-        {"overlap": True, "commit_s": 240, "start": NOW + 240, "exit_delay": 530 + DAY},
-        {"contest_s": 0},
+        {"overlap": True, "commit_s": 240, "start": NOW + 240, "exit_delay": 540 + DAY},
         {"trainer_pool": (AMOUNT_LIMIT - 1) // 6, "validator_pool": 0},
     ],
 )
@@ -119,10 +121,16 @@ def test_parts_carry_the_runs_values():
     assert (schedule.start, schedule.rounds, schedule.period) == (NOW + 150, 6, 150)
     for part in (schedule, terms):
         for field in fields(part):
-            assert getattr(part, field.name) == getattr(PARAMS, field.name)
+            if field.name != "unfaithful_bps":
+                assert getattr(part, field.name) == getattr(PARAMS, field.name)
+
+
+def test_unfaithful_costs_bond_in_audited_runs_only():
+    assert PARAMS.penalty_terms().bps(6) == 0
+    assert replace(PARAMS, verification=Level.AUDITED).penalty_terms().bps(6) == 5000
 
 
 def test_default_penalties_are_those_of_the_protocol_page():
     terms = PARAMS.penalty_terms()
-    assert [terms.bps(k) for k in (3, 4, 5, 6)] == [100, 1000, 500, 5000]
+    assert [terms.bps(k) for k in (3, 4, 5, 6)] == [100, 1000, 500, 0]
     assert (terms.unrevealed_bps, terms.contest_bps) == (100, 100)

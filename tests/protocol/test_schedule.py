@@ -105,6 +105,7 @@ def replaced(schedule: Schedule, **changes) -> Schedule:
     [(SERIAL, 150, "runs: settle window too long"), (OVERLAPPED, 110, "runs: windows exceed commit")],
 )
 def test_settlement_must_end_before_its_records_are_reused(schedule, settle_limit, reason):
+    schedule = replaced(schedule, contest_s=60)
     assert replaced(schedule, settle_s=settle_limit).problems() == []
     assert replaced(schedule, settle_s=settle_limit + 1).problems() == [reason]
 
@@ -112,10 +113,18 @@ def test_settlement_must_end_before_its_records_are_reused(schedule, settle_limi
 @pytest.mark.parametrize("window", ["commit_s", "contest_s"])
 def test_no_window_exceeds_the_longest_exit(window):
     longest = 60 * 86_400
-    assert replaced(SERIAL, **{window: longest}).problems() == []
-    assert replaced(SERIAL, **{window: longest + 1}).problems() == ["runs: window too long"]
+    lasting = replaced(SERIAL, settle_s=60, contest_s=60)
+    assert replaced(lasting, **{window: longest}).problems() == []
+    assert replaced(lasting, **{window: longest + 1}).problems() == ["runs: window too long"]
 
 
-@pytest.mark.parametrize("window", ["commit_s", "reveal_s", "report_commit_s", "report_reveal_s", "settle_s"])
+@pytest.mark.parametrize("window", ["commit_s", "reveal_s", "report_commit_s", "report_reveal_s"])
 def test_no_window_is_empty(window):
     assert "runs: empty window" in replaced(OVERLAPPED, **{window: 0}).problems()
+
+
+@pytest.mark.parametrize("window", ["settle_s", "contest_s"])
+def test_settle_and_contest_windows_hold_some_blocks(window):
+    lasting = replaced(SERIAL, settle_s=60, contest_s=60)
+    assert lasting.problems() == []
+    assert replaced(lasting, **{window: 59}).problems() == ["runs: window too short"]

@@ -67,9 +67,9 @@ def test_operator_changes_count_from_the_next_round():
     refused("not the owner", seats.set_operator, "stranger", Role.TRAINER, 1, "key", at(0))
     refused("no operator", seats.set_operator, "trainer", Role.TRAINER, 0, ZERO_ADDRESS, at(0))
     seats.set_operator("trainer", Role.TRAINER, 0, "key", at(0))
-    refused("not the operator", seats.commit, "key", 0, at(0), BOND)
-    assert seats.commit("trainer", 0, at(0), BOND) == 0
-    assert seats.commit("key", 0, at(1), BOND) == 1
+    refused("not the operator", seats.commit, "key", 0, 0, at(0), BOND)
+    seats.commit("trainer", 0, 0, at(0), BOND)
+    seats.commit("key", 1, 0, at(1), BOND)
 
 
 def test_no_bond_moved_inside_a_round_counts_in_it():
@@ -86,21 +86,21 @@ def test_no_bond_moved_inside_a_round_counts_in_it():
 
 def test_commits_are_once_a_round_in_its_window_and_stop_with_an_exit():
     seats = joined("trainer")
-    assert seats.commit("trainer", 0, at(1), BOND) == 1
-    refused("already committed", seats.commit, "trainer", 0, at(1) + 1, BOND)
-    assert seats.commit("trainer", 0, at(3) - 1 - 150 + SMALL.commit_s, BOND) == 2
-    refused("not in commit window", seats.commit, "trainer", 0, at(3) + SMALL.commit_s, BOND)
-    refused("not in commit window", seats.commit, "trainer", 0, at(0) - 1, BOND)
-    refused("not in commit window", seats.commit, "trainer", 0, at(40), BOND)
-    refused("no live bond", seats.commit, "trainer", 0, at(3), 0)
+    seats.commit("trainer", 1, 0, at(1), BOND)
+    refused("already committed", seats.commit, "trainer", 1, 0, at(1) + 1, BOND)
+    seats.commit("trainer", 2, 0, at(3) - 1 - 150 + SMALL.commit_s, BOND)
+    refused("not in commit window", seats.commit, "trainer", 3, 0, at(3) + SMALL.commit_s, BOND)
+    refused("not in commit window", seats.commit, "trainer", 0, 0, at(0) - 1, BOND)
+    refused("not in commit window", seats.commit, "trainer", 40, 0, at(40), BOND)
+    refused("no live bond", seats.commit, "trainer", 3, 0, at(3), 0)
 
 
 def test_the_smallest_bond_can_be_outbid_by_a_quarter():
     seats = joined("small", "large")
     seats.sync(Role.TRAINER, 1, at(0) - 1, 2 * BOND)
     for r in range(3):
-        seats.commit("small", 0, at(r), BOND)
-        seats.commit("large", 1, at(r), BOND)
+        seats.commit("small", r, 0, at(r), BOND)
+        seats.commit("large", r, 1, at(r), BOND)
     now, enough = at(2), BOND * 5 // 4
     refused("no free seat", seats.join, "newcomer", Role.TRAINER, "newcomer", now, enough)
     refused("bond does not outbid", seats.join, "newcomer", Role.TRAINER, "key", now, enough - 1, take=0)
@@ -130,7 +130,7 @@ def test_who_lost_a_seat_may_join_again():
 def test_a_seat_silent_for_eight_rounds_can_be_taken_at_the_minimum():
     seats = joined("idle", "busy")
     seats.sync(Role.TRAINER, 0, at(0) - 1, 9 * BOND)
-    seats.commit("idle", 0, at(2), BOND)
+    seats.commit("idle", 2, 0, at(2), BOND)
     refused("bond does not outbid", seats.join, "newcomer", Role.TRAINER, "key", at(10), BOND, take=0)
     assert seats.join("newcomer", Role.TRAINER, "key", at(11), BOND, take=0) == 0
 
@@ -153,9 +153,9 @@ def test_a_barred_account_sits_out_in_any_seat():
     seats.join("newcomer", Role.TRAINER, "newcomer", at(2), 4 * BOND, take=0)
     seats.bar(0, 2, until_round=10)
     assert seats.join("cheat", Role.TRAINER, "cheat", at(3), 9 * BOND, take=1) == 1
-    refused("seat is barred", seats.commit, "cheat", 1, at(9), BOND)
-    assert seats.commit("newcomer", 0, at(9), BOND) == 9
-    assert seats.commit("cheat", 1, at(10), BOND) == 10
+    refused("seat is barred", seats.commit, "cheat", 9, 1, at(9), BOND)
+    seats.commit("newcomer", 9, 0, at(9), BOND)
+    seats.commit("cheat", 10, 1, at(10), BOND)
 
 
 def report(seats: SeatsModel, account: str, seat: int, r: int) -> None:
@@ -226,8 +226,8 @@ def test_the_sponsor_ends_a_run_with_one_full_rounds_notice():
     seats = joined("trainer")
     seats.end(at(3))
     assert seats.rounds == 5
-    assert seats.commit("trainer", 0, at(4), BOND) == 4
-    refused("not in commit window", seats.commit, "trainer", 0, at(5), BOND)
+    seats.commit("trainer", 4, 0, at(4), BOND)
+    refused("not in commit window", seats.commit, "trainer", 5, 0, at(5), BOND)
     refused("no round left to end", seats.end, at(3))
     refused("no round left to end", model().end, at(38))
 

@@ -89,6 +89,7 @@ def params(chain: Chain, trainer: Signer) -> RunParams:
         validator_pool=3 * COIN,
         trainer_min_bond=COIN,
         validator_min_bond=2 * COIN,
+        validator_max_stake=10**6 * COIN,
         exit_delay=5 * 86_400,
         admission_root=admission_root([(trainer.address, Role.TRAINER), (SINK, Role.VALIDATOR)]),
         recipe_hash=bytes([7]) * 32,

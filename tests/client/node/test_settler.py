@@ -120,7 +120,7 @@ def test_the_first_go_is_left_to_others_but_never_the_whole_window(tmp_path: Pat
 
 def test_once_a_stranger_settled_a_page_the_others_are_settled_one_by_one() -> None:
     record = RunRecord(1)
-    record._params, record._planned_rounds = RunParams(*[0] * 8, False, *[0] * 7), 1  # type: ignore[arg-type]
+    record._params, record._planned_rounds = RunParams(*[0] * 8, False, *[0] * 8), 1  # type: ignore[arg-type]
     record.round(0).manifests = dict.fromkeys((0, 70, 199))  # type: ignore[assignment]
     for seat in range(210):
         record.seat(Role.TRAINER, seat)

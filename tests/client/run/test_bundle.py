@@ -47,7 +47,7 @@ class Sponsor:
         root = bundle.publish(self.store, self.recipe, ADMISSION, self.initial)
         self.uri = f"{folder / 'sponsor'}/{root.hex()}"
         self.params = RunParams(
-            *(1_000, 1, 1_800, 300, 900, 300, 900, 900, False, 4, 2, 1, 1, 1, 1, 2 * 86_400),
+            *(1_000, 1, 1_800, 300, 900, 300, 900, 900, False, 4, 2, 1, 1, 1, 1, 1, 2 * 86_400),
             admission_root=admission_root(ADMISSION),
             recipe_hash=self.recipe.hash(),
             initial_state=state_root(self.initial),
