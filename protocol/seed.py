@@ -4,9 +4,16 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from struct import unpack
 
+from eth_hash.auto import keccak
+
 from earnest.protocol.hashing import keccak_abi
 
 WORD_RANGE = 2**64
+
+ASSIGNMENT = "assignment"
+HELD_OUT = "held-out"
+OWN = "own"
+"""Purposes of a round's seed: the assignment of a later round, the held-out sample, and a trainer's own samples."""
 
 
 def round_seed(block_hash: bytes, run: int, round: int) -> bytes:
@@ -17,6 +24,15 @@ def round_seed(block_hash: bytes, run: int, round: int) -> bytes:
 def fallback_seed(run: int, round: int) -> bytes:
     """Returns keccak256(run, round): the seed of assignments that no earlier round has a seed for."""
     return keccak_abi(["uint256", "uint256"], [run, round])
+
+
+def tagged(seed: bytes, purpose: str) -> bytes:
+    """Returns the seed of one purpose, keccak256(keccak256("earnest/<purpose>/v1"), seed).
+
+    Draws for different purposes are independent: without tags, the held-out sample of a round would be the first ids
+    assigned in the next.
+    """
+    return keccak_abi(["bytes32", "bytes32"], [keccak(f"earnest/{purpose}/v1".encode()), seed])
 
 
 def words(seed: bytes) -> Iterator[int]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from earnest.protocol.harm import threshold
 from earnest.protocol.report import ABSENT, SeatVote
-from earnest.protocol.seed import shuffled
+from earnest.protocol.seed import OWN, shuffled, tagged
 from earnest.protocol.step import clip_factor
 from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import Score, seat_weights
@@ -163,7 +163,7 @@ def _measure(inputs: RoundInputs, clean: Mapping[int, PastUpdate]) -> Measuremen
         if inputs.recipe.data == "private":
             continue
         judged = inputs.assigned[seat][: inputs.recipe.judged_per_seat]
-        samples = tuple(shuffled(judged, inputs.seed, scoring.own))
+        samples = tuple(shuffled(judged, tagged(inputs.seed, OWN), scoring.own))
         batches = meter.batches(samples)
         own[seat] = OwnLosses(samples, *(meter.losses(state, batches) for state in (base, control, changed)))
     return Measurements(before, controlled, after, own)

@@ -16,6 +16,7 @@ from earnest.base.addresses import checked_address
 from earnest.base.amounts import parse_amount
 from earnest.base.errors import EarnestError
 from earnest.base.strict_json import check_depth
+from earnest.protocol.assignment import HELD_OUT_SETS
 from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.penalties import PenaltyTerms
@@ -261,7 +262,7 @@ def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None)
         f"The trainer pool is a ceiling: honest trainers are paid about {PAID_SHARE:.0%} of it, the rest comes back."
     ]
     seats = params.trainer_limit * recipe.samples_per_seat
-    fresh = (recipe.pool_size - recipe.scoring.held_out) // seats
+    fresh = (recipe.pool_size - HELD_OUT_SETS * recipe.scoring.held_out) // seats
     if fresh < params.rounds:
         sentences.append(
             f"With every seat taken the pool lasts {fresh} rounds; after that samples repeat, also those that judge."

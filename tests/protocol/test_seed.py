@@ -7,7 +7,7 @@ from eth_hash.auto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earnest.protocol.seed import _below, fallback_seed, round_seed, shuffled, words
+from earnest.protocol.seed import _below, fallback_seed, round_seed, shuffled, tagged, words
 
 seeds = st.binary(min_size=32, max_size=32)
 
@@ -18,6 +18,12 @@ def test_round_seed_is_over_abi_encode():
         encode(["bytes32", "uint256", "uint256"], [block_hash, 3, 4])
     )
     assert fallback_seed(3, 4) == keccak(encode(["uint256", "uint256"], [3, 4]))
+
+
+def test_a_seed_of_a_purpose_is_over_its_tag():
+    seed = b"\7" * 32
+    tag = keccak(b"earnest/held-out/v1")
+    assert tagged(seed, "held-out") == keccak(encode(["bytes32", "bytes32"], [tag, seed]))
 
 
 def test_words_are_little_endian_digests_of_a_counter():

@@ -153,7 +153,7 @@ def test_a_task_of_one_s_own_can_be_named_by_a_recipe() -> None:
     assert Task in type(task).__mro__
     assert (task.pool_size, list(task.warmup_ids), len(task.report_ids)) == (304, list(range(304, 320)), 80)
     assert Recipe.from_json(RECIPE.to_json()) == RECIPE
-    assert (RECIPE.scoring.held_out, RECIPE.scoring.own) == (38, 16)
+    assert (RECIPE.scoring.held_out, RECIPE.scoring.own) == (19, 16)
     assert 0 < RECIPE.max_payload_bytes < 1000
 
 

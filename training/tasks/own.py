@@ -119,7 +119,7 @@ def recipe_for(task: Task, name: str, **fields: Any) -> Recipe:
     spec = Spec.of(read_parameters(task.build_model(recipe.seed)))
     if "scoring" not in fields:
         scoring = Scoring(
-            held_out=max(2, min(512, task.pool_size // 8)), own=min(512, recipe.judged_per_seat)
+            held_out=max(2, min(512, task.pool_size // 16)), own=min(512, recipe.judged_per_seat)
         )
         recipe = replace(recipe, scoring=scoring)
     if "max_payload_bytes" not in fields:
