@@ -55,7 +55,7 @@ def run(task: Shakespeare, recipe: Recipe, reset: bool) -> None:
         shares = dict.fromkeys(range(TRAINERS), 1 / TRAINERS)
         gradient = aggregate(updates, shares, state.clip_norm, recipe.outer.aggregation)
         stepped = outer_step(state, gradient, recipe.outer.lr, recipe.outer.momentum)
-        state = replace(stepped, clip_norm=clip_norm(norms, recipe.scoring.clip_norm))
+        state = replace(stepped, clip_norm=clip_norm(norms, state.clip_norm))
         largest = max(norm for norm, _ in norms)
         print(
             f"round {round}  {report(task, state):.3f}   norm {largest:.2f}   {spent:.1f} CPU-s", flush=True

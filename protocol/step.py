@@ -12,20 +12,29 @@ def shares(consensus: Sequence[int]) -> dict[int, float]:
     return {seat: c / total for seat, c in enumerate(consensus) if c > 0}
 
 
-def clip_norm(previous: Sequence[tuple[float, int]], recipe_norm: float) -> float:
-    """Returns the norm to which updates are clipped.
+def clip_norm(counted: Sequence[tuple[float, int]], current: float) -> float:
+    """Returns the next clip norm, from (norm, c) of the updates that counted and the round's own clip norm.
 
-    `previous` holds (norm, c) of the last counted round's accepted updates. The c-weighted lower median of their norms
-    is the smallest norm with at least half of the weight at or below it, so tiny updates without weight do not move it.
-    It is `recipe_norm` in round 0, and while no round counted.
+    It is the smallest norm with at least half of the weight at or below it (c-weighted lower median), but at least half
+    of `current`, so that tiny updates cannot have everybody else clipped, or not counted, in the next round. It stays
+    `current` if no update counted.
     """
-    counted = sorted((norm, c) for norm, c in previous if c > 0)
-    total, below = sum(c for _, c in counted), 0
-    for norm, c in counted:
+    norms = sorted((norm, c) for norm, c in counted if c > 0)
+    total = sum(c for _, c in norms)
+    below = 0
+    for norm, c in norms:
         below += c
         if 2 * below >= total:
-            return norm
-    return recipe_norm
+            return max(norm, current / 2)
+    return current
+
+
+def least_divisor(seats: int) -> float:
+    """Returns the least divisor of a coordinate in a contributor mean: half of an equal share of `seats`.
+
+    A coordinate that one seat of tiny weight sends alone would otherwise be divided by that weight, and applied whole.
+    """
+    return 0.5 / seats
 
 
 def clip_factor(norm: float, limit: float) -> float:

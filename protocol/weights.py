@@ -2,12 +2,13 @@
 
 ```
 g = mean − 2 se of the gains on the held-out sample            m = margin, already less one standard error
-w = floor(65535 * min(1, g / 2ĝ) * clamp(m / m̂, 0, 1)³)        ĝ, m̂ lower medians over the seats with g > 0
+w = floor(65535 * clamp(g / ĝ, 0, 1) * clamp(m / m̂, 0, 1)³)    ĝ, m̂ upper quartiles over the seats with g > 0
 ```
 
-Copies, replays and idlers have no margin. Its third power makes splitting one machine over many seats a loss. The cap
-at twice the median keeps a single seat from setting the scale. A clean update gets weight 0 only if its gain is surely
-negative, or late training would stall.
+Copies, replays and idlers have no margin. Its third power makes splitting one machine over many seats a loss. The upper
+quartile keeps seats that do little, up to two thirds of them, from lowering the reference to themselves, and above
+four seats it keeps a single one from raising it. A clean update gets weight 0 only if its gain is surely negative, or
+late training would stall.
 """
 
 from collections.abc import Sequence
@@ -41,35 +42,35 @@ class Score:
         return self.gain_mean + 2 * self.gain_se < 0
 
 
-def lower_median(values: Sequence[float]) -> float | None:
-    """Returns the middle value, the lower one of two; None for no values."""
-    return sorted(values)[(len(values) - 1) // 2] if values else None
+def upper_quartile(values: Sequence[float]) -> float | None:
+    """Returns the value of rank 3/4 (n - 1), rounded, a half down; None for no values."""
+    return sorted(values)[(3 * len(values) - 2) // 4] if values else None
 
 
 def seat_weights(scores: Sequence[Score | None], *, trial: bool = False) -> list[int]:
     """Returns a weight for every seat; None stands for a seat whose verdict is not `ACCEPTED` (weight 0).
 
-    No weight exceeds 1 if no seat has g > 0 or the median margin is not positive, nor in a trial round: in a new model
-    an update turned around helps almost as much as the update.
+    No weight exceeds 1 if no seat has g > 0 or the upper quartile of the margins is not positive, nor in a trial round:
+    in a new model an update turned around helps almost as much as the update.
     """
     if trial:
         return [0 if score is None or score.surely_negative else 1 for score in scores]
     gaining = [score for score in scores if score is not None and score.gain > 0]
-    gain = lower_median([score.gain for score in gaining])
-    margin = lower_median([score.margin for score in gaining if score.margin is not None])
+    gain = upper_quartile([score.gain for score in gaining])
+    margin = upper_quartile([score.margin for score in gaining if score.margin is not None])
     return [0 if score is None else _weight(score, gain, margin) for score in scores]
 
 
-def _weight(score: Score, median_gain: float | None, median_margin: float | None) -> int:
+def _weight(score: Score, full_gain: float | None, full_margin: float | None) -> int:
     least = 0 if score.surely_negative else 1
-    if median_gain is None or (median_margin is not None and median_margin <= 0):
+    if full_gain is None or (full_margin is not None and full_margin <= 0):
         return least
-    gain_factor = min(1.0, max(0.0, score.gain / (2 * median_gain)))
-    return max(least, floor(WEIGHT_ONE * gain_factor * _margin_factor(score.margin, median_margin)))
+    gain_factor = min(1.0, max(0.0, score.gain / full_gain))
+    return max(least, floor(WEIGHT_ONE * gain_factor * _margin_factor(score.margin, full_margin)))
 
 
-def _margin_factor(margin: float | None, median_margin: float | None) -> float:
-    if margin is None or median_margin is None:
+def _margin_factor(margin: float | None, full_margin: float | None) -> float:
+    if margin is None or full_margin is None:
         return 1.0
-    ratio = min(1.0, max(0.0, margin / median_margin))
+    ratio = min(1.0, max(0.0, margin / full_margin))
     return ratio * ratio * ratio

@@ -339,7 +339,7 @@ class Follower:
         )
         stepped = outer_step(before.state, gradient, outer.lr, outer.momentum)
         norms = [(updates[seat].norm, weight) for seat, weight in counted.items()]
-        state = replace(stepped, clip_norm=clip_norm(norms, self.recipe.scoring.clip_norm))
+        state = replace(stepped, clip_norm=clip_norm(norms, before.state.clip_norm))
         root = self._publish(to_bytes(state))
         log.info("state", round=round, root=root.hex(), counted=len(counted))
         return RootedState(state, root)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earnest.protocol.weights import Score, lower_median, seat_weights
+from earnest.protocol.weights import Score, seat_weights, upper_quartile
 
 finite = st.floats(-1, 1)
 scores = st.builds(Score, finite, st.floats(0, 0.5), st.one_of(finite, st.none()))
@@ -14,35 +14,42 @@ def score(gain: float, margin: float | None = 0.02) -> Score:
     return Score(gain, 0.0, margin)
 
 
-def test_an_honest_crowd_gets_half_of_the_largest_weight():
-    assert seat_weights([score(0.1)] * 5) == [32_767] * 5
+FULL = 65_535
 
 
-def test_gain_counts_up_to_twice_the_median():
-    assert seat_weights([score(0.1), score(0.1), score(0.15), score(0.2), score(9.0)]) == [
-        21_845,
-        21_845,
-        32_767,
-        43_690,
-        65_535,
-    ]
+def test_an_honest_crowd_gets_the_largest_weight():
+    assert seat_weights([score(0.1)] * 5) == [FULL] * 5
 
 
-def test_margin_counts_by_its_third_power_and_never_above_the_median():
+def test_gain_counts_up_to_the_upper_quartile():
+    weights = seat_weights([score(0.1), score(0.1), score(0.15), score(0.2), score(9.0)])
+    assert weights == [32_767, 32_767, 49_151, FULL, FULL]
+
+
+def test_margin_counts_by_its_third_power_and_never_above_the_upper_quartile():
     halves = seat_weights([score(0.2, 0.02), score(0.2, 0.02), score(0.2, 0.01), score(0.2, 0.9)])
-    assert halves == [32_767, 32_767, floor(65_535 / 2 / 8), 32_767]
+    assert halves == [FULL, FULL, floor(FULL / 8), FULL]
+
+
+@pytest.mark.parametrize("parts", [4, 8])
+def test_half_of_the_seats_cannot_lower_the_reference_to_themselves(parts):
+    """Dust, quarters of a training, or one training in many disguises beside as many honest seats."""
+    little = [score(0.01, 0.002)] * parts
+    weights = seat_weights([*[score(0.1, 0.02)] * parts, *little])
+    assert weights == [FULL] * parts + [floor(FULL * 1e-4)] * parts
 
 
 def test_a_copy_without_margin_keeps_only_the_least_weight():
     assert seat_weights([score(0.1), score(0.1), score(0.1, 0.0), score(0.1, -0.5)])[2:] == [1, 1]
 
 
-def test_medians_are_over_gaining_seats_and_lower():
-    assert lower_median([3, 1, 2]) == 2
-    assert lower_median([4, 1, 2, 3]) == 2
-    assert lower_median([]) is None
-    weights = seat_weights([score(0.1, 0.01), score(0.3, 0.04), score(-0.1, 9.0), score(0.0, 9.0)])
-    assert weights == [32_767, 65_535, 0, 1]
+def test_references_are_upper_quartiles_over_gaining_seats():
+    quartiles = [upper_quartile(range(1, n + 1)) for n in range(1, 9)]
+    assert quartiles == [1, 2, 2, 3, 4, 5, 5, 6]
+    assert upper_quartile([3, 1, 2]) == 2
+    assert upper_quartile([]) is None
+    weights = seat_weights([score(0.1, 0.01), score(0.2, 0.04), score(-0.1, 9.0), score(0.0, 9.0)])
+    assert weights == [floor(FULL / 2 / 64), FULL, 0, 1]
 
 
 def test_nobody_gaining_leaves_no_weight_above_1():
@@ -50,7 +57,7 @@ def test_nobody_gaining_leaves_no_weight_above_1():
 
 
 @pytest.mark.parametrize("margin", [0.0, -0.01])
-def test_a_median_margin_that_is_not_positive_leaves_no_weight_above_1(margin):
+def test_a_reference_margin_that_is_not_positive_leaves_no_weight_above_1(margin):
     assert seat_weights([score(0.1, margin), score(0.2, margin), score(0.3, 0.5)]) == [1, 1, 1]
 
 
@@ -62,17 +69,17 @@ def test_only_a_surely_negative_gain_of_a_clean_update_gets_0():
 
 def test_uncertain_gains_count_by_their_lower_bound():
     assert Score(0.1, 0.02, None).gain == pytest.approx(0.06)
-    assert seat_weights([score(0.2), score(0.2), Score(0.24, 0.02, 0.02)])[2] == 32_767
+    assert seat_weights([score(0.2), score(0.2), Score(0.14, 0.02, 0.02)])[2] == 32_767
 
 
 def test_private_data_has_margin_factor_1():
-    assert seat_weights([score(0.1, None)] * 3) == [32_767] * 3
-    assert seat_weights([score(0.1, 0.02), score(0.1, None), score(0.1, 0.01)]) == [32_767, 32_767, 32_767]
-    assert seat_weights([score(0.1, 0.02), score(0.1, None), score(0.1, 0.02)])[1] == 32_767
+    assert seat_weights([score(0.1, None)] * 3) == [FULL] * 3
+    assert seat_weights([score(0.1, 0.02), score(0.1, None), score(0.1, 0.02)]) == [FULL, FULL, FULL]
+    assert seat_weights([score(0.1, 0.02), score(0.1, None), score(0.1, 0.01)])[1] == FULL
 
 
 def test_a_seat_that_was_not_accepted_has_no_weight_and_no_say():
-    assert seat_weights([None, score(0.1), None, score(0.1)]) == [0, 32_767, 0, 32_767]
+    assert seat_weights([None, score(0.1), None, score(0.1)]) == [0, FULL, 0, FULL]
     assert seat_weights([]) == []
 
 

@@ -47,7 +47,6 @@ class Arena:
         self.trainers = [TrainerState() for _ in attacks]
         self.honest: list[dict[int, bytes]] = [{} for _ in attacks]
         self.published: list[dict[int, bytes]] = [{} for _ in attacks]
-        self.counted: list[tuple[float, int]] = []
         self.history = History()
         self.round = 0
 
@@ -56,7 +55,7 @@ class Arena:
         seats, root = range(len(self.attacks)), state_root(self.state)
         samples = self.pool.assign(self.seed, seats)
         seed = round_seed(bytes(31) + bytes([self.round + 1]), self.recipe.seed, self.round)
-        limit = step.clip_norm(self.counted, self.recipe.scoring.clip_norm)
+        limit = self.state.clip_norm
         submissions = []
         for seat in seats:
             payload = self._payload(seat, samples.assigned[seat], limit)
@@ -89,8 +88,9 @@ class Arena:
             updates = {seat: judgement.updates[seat].update for seat in shares}
             outer = self.recipe.outer
             gradient = aggregate(list(updates.items()), shares, inputs.clip_norm, outer.aggregation)
-            self.state = outer_step(self.state, gradient, outer.lr, outer.momentum)
-            self.counted = [(update.norm, consensus[seat]) for seat, update in updates.items()]
+            stepped = outer_step(self.state, gradient, outer.lr, outer.momentum)
+            norms = [(update.norm, consensus[seat]) for seat, update in updates.items()]
+            self.state = replace(stepped, clip_norm=step.clip_norm(norms, inputs.clip_norm))
         self.history = judgement.history
         self.round += 1
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from earnest.protocol.step import clip_factor
+from earnest.protocol.step import clip_factor, least_divisor
 from earnest.training.codecs import Update
 from earnest.training.codecs.update import float32
 from earnest.training.diloco.state import Parameters, State
@@ -37,8 +37,7 @@ def aggregate(
         update.add_to(total, share * clip_factor(update.norm, limit))
         update.add_sent_to(weight, share)
     if mode == "contributor-mean":
-        sent = weight > 0
-        total = torch.where(sent, total / torch.where(sent, weight, 1.0), 0.0)
+        total = total / torch.maximum(weight, float32(least_divisor(len(counted))))
     elif mode != "mean":
         raise ValueError(f"no aggregation named {mode!r}; there are mean and contributor-mean")
     return spec.split(total)
