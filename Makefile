@@ -3,7 +3,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo demo-attested test check format bench bench-demo bench-training bench-codecs bench-attestation fuzz gas agreement clean
+.PHONY: help setup demo demo-attested test check format bench bench-demo bench-training bench-codecs bench-attestation bench-verification fuzz gas agreement clean
 
 help:                     ## print every target
 	@awk -F ':.*## *' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,13 +55,17 @@ bench-training: $(STAMP)  ## codecs, overlap and torchft's DiLoCo against AllRed
 bench-codecs: $(STAMP)    ## bytes, speed and memory of every codec beside torch.topk and a dense add
 	$(PY) -m benchmarks.codecs
 
+bench-verification: $(STAMP) ## attacks on the judgement of a round, and what they earn; writes benchmarks/results/
+	$(PY) -m benchmarks.mechanism
+	$(PY) -m benchmarks.mechanism --codec topk-2bit
+
 bench-attestation: $(STAMP) ## vectors and their verdicts, bytes and milliseconds of a registration
 	$(PY) -m benchmarks.attestation
 
 fuzz: $(STAMP)            ## 200,000 mutated quotes and certificates against contract and verifier
 	$(PY) -m benchmarks.fuzz_attestation --cases 200000
 
-bench: gas agreement bench-codecs bench-attestation fuzz bench-demo bench-training ## all of the above; hours
+bench: gas agreement bench-codecs bench-attestation bench-verification fuzz bench-demo bench-training ## all of the above; hours
 
 clean:                    ## delete .venv and what demos wrote
 	rm -rf .venv build *.egg-info earnest-demo earnest-demo-attested

@@ -6,9 +6,9 @@ w = floor(65535 * clamp(g / ĝ, 0, 1) * clamp(m / m̂, 0, 1)³)    ĝ, m̂ upper
 ```
 
 Copies, replays and idlers have no margin. Its third power makes splitting one machine over many seats a loss. The upper
-quartile keeps seats that do little, up to two thirds of them, from lowering the reference to themselves, and above
-four seats it keeps a single one from raising it. A clean update gets weight 0 only if its gain is surely negative, or
-late training would stall.
+quartile keeps seats that do little, up to half of all, from lowering the reference to themselves; with three seats or
+more, no single one can raise it. A clean update gets weight 0 only if its gain is surely negative, or late training
+would stall.
 """
 
 from collections.abc import Sequence

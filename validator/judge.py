@@ -3,15 +3,16 @@
 `judge_round` is a pure function: the same inputs give the same votes and the same measurements file. What the next
 round needs is in the `History` that it returns.
 
-The order decides the verdict. The payload must be available (verdict 2) and decode (3). An update identical to an
-earlier one is a copy, which is a fact (5). An update that would not be applied anyway, because of its base, norm or
-similarity, is not counted (7). Only updates that would be applied are measured, and only these measurements enter the
-harm test (4). So nobody is punished for the loss under a wrong base, and nothing unmeasured is applied to the model.
+The order decides the verdict. The payload must be available (verdict 2) and decode (3). An update identical to one
+that precedes it is a copy, which is a fact (5). An update that would not be applied anyway, because of its base, norm
+or similarity to an earlier round's, is not counted (7). Only updates that would be applied are measured, and only these
+measurements enter the harm test (4). Of similar updates of this round, the one with the largest margin is kept (7). So
+nobody is punished for the loss under a wrong base, and nothing unmeasured is applied to the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from earnest.protocol.harm import threshold
@@ -36,10 +37,14 @@ from earnest.validator.round import (
 from earnest.validator.similarity import (
     Likeness,
     PastUpdate,
-    compare,
+    identical,
+    most_like,
     original_of,
+    outdone,
     recent,
+    recent_rounds,
     remember,
+    similarities,
     too_alike,
 )
 
@@ -53,9 +58,13 @@ def judge_round(inputs: RoundInputs) -> Judgement:
     disk) are not caught: the caller has to abstain, they are never a verdict.
     """
     updates, rejections = _decoded(inputs)
-    likeness = compare(list(updates.values()), inputs.history.earlier)
-    unmeasured, repeated = _examine(inputs, updates, likeness)
-    rejections |= unmeasured
+    current, earlier = list(updates.values()), inputs.history.earlier
+    table = similarities(current, earlier)
+    likeness = most_like(current, earlier, table, inputs.base_round)
+    alike = {
+        seat for seat, nearest in likeness.items() if too_alike(updates[seat], nearest, inputs.recipe.scoring)
+    }
+    rejections |= _examine(inputs, updates, likeness, alike)
 
     clean = {seat: update for seat, update in updates.items() if seat not in rejections}
     measurements = _measure(inputs, clean)
@@ -67,7 +76,16 @@ def judge_round(inputs: RoundInputs) -> Judgement:
     }
     scores = {seat: measurements.score(seat) for seat in clean if seat not in rejections}
 
-    history = History(recent([*inputs.history.earlier, *updates.values()], inputs.round + 1), repeated, book)
+    margins = {seat: score.margin for seat, score in scores.items()}
+    losers = outdone(current, table[:, len(earlier) :], margins, inputs.recipe.scoring)
+    likeness |= losers
+    rejections |= _outdone(inputs, updates, losers)
+    scores = {seat: score for seat, score in scores.items() if seat not in rejections}
+
+    repeated = remember(
+        inputs.history.alike, {updates[s].trainer for s in alike | losers.keys()}, inputs.round
+    )
+    history = History(recent([*earlier, *current], inputs.round + 1), repeated, book)
     judgement = Judgement(
         votes=_votes(inputs, rejections, scores),
         rejections=rejections,
@@ -94,26 +112,26 @@ def _decoded(inputs: RoundInputs) -> tuple[dict[int, PastUpdate], dict[int, Reje
 
 
 def _examine(
-    inputs: RoundInputs, updates: Mapping[int, PastUpdate], likeness: Mapping[int, Likeness]
-) -> tuple[dict[int, Rejection], dict[str, tuple[int, ...]]]:
-    """Returns the rejections that need no measurement (verdicts 5 and 7), and `History.alike` after the round."""
-    scoring = inputs.recipe.scoring
-    alike = {seat for seat, most_like in likeness.items() if too_alike(updates[seat], most_like, scoring)}
-    repeated = remember(inputs.history.alike, {updates[seat].trainer for seat in alike}, inputs.round)
+    inputs: RoundInputs,
+    updates: Mapping[int, PastUpdate],
+    likeness: Mapping[int, Likeness],
+    alike: Collection[int],
+) -> dict[int, Rejection]:
+    """Returns the rejections that need no measurement (verdicts 5 and 7)."""
     bases = {submission.seat: submission.manifest.base_state for submission in inputs.submissions}
     rejections: dict[int, Rejection] = {}
     for seat, update in updates.items():
-        rejection = _copied(inputs, update, updates) or _not_counted(inputs, update, bases[seat])
+        rejection = _copied(inputs, update) or _not_counted(inputs, update, bases[seat])
         if rejection is None and seat in alike:
-            rejection = _too_alike(update, likeness[seat], len(repeated[update.trainer]))
+            rejection = _too_alike(inputs, update, likeness[seat])
         if rejection is not None:
             rejections[seat] = rejection
-    return rejections, repeated
+    return rejections
 
 
-def _copied(inputs: RoundInputs, late: PastUpdate, updates: Mapping[int, PastUpdate]) -> Rejection | None:
-    """Returns verdict 5 if the decoded update is identical to one committed earlier."""
-    original = original_of(late, [*inputs.history.earlier, *updates.values()])
+def _copied(inputs: RoundInputs, late: PastUpdate) -> Rejection | None:
+    """Returns verdict 5 if the decoded update is identical to one that precedes it."""
+    original = original_of(late, inputs.history.earlier, inputs.base_round)
     if original is None:
         return None
     return Rejection(Verdict.COPIED, f"identical to seat {original.seat}'s of round {original.round}")
@@ -133,24 +151,41 @@ def _not_counted(inputs: RoundInputs, late: PastUpdate, base_root: bytes) -> Rej
     return None
 
 
-def _too_alike(late: PastUpdate, most_like: Likeness, times: int) -> Rejection | None:
-    """Returns verdict 7 for an update similar to an earlier one: on one overlap, or on the second cosine."""
-    if late.update.indices is None and times < 2:
+def _too_alike(inputs: RoundInputs, late: PastUpdate, nearest: Likeness) -> Rejection | None:
+    """Returns verdict 7 for an update too similar to another: on one overlap of indices, or on the second cosine."""
+    if late.update.indices is None and not recent_rounds(
+        inputs.history.alike.get(late.trainer, ()), inputs.round
+    ):
         return None
-    original = f"seat {most_like.original.seat}'s of round {most_like.original.round}"
-    return Rejection(Verdict.NOT_COUNTED, f"like {original}: {most_like.value:.3f}")
+    original = f"seat {nearest.original.seat}'s of round {nearest.original.round}"
+    return Rejection(Verdict.NOT_COUNTED, f"like {original}: {nearest.value:.3f}")
+
+
+def _outdone(
+    inputs: RoundInputs, updates: Mapping[int, PastUpdate], losers: Mapping[int, Likeness]
+) -> dict[int, Rejection]:
+    """Returns verdict 7 for updates identical, or too similar, to one of this round with a larger margin."""
+    rejections: dict[int, Rejection] = {}
+    for seat, nearest in losers.items():
+        if identical(updates[seat], nearest.original):
+            reason = f"identical to seat {nearest.original.seat}'s of this round, which has the larger margin"
+            rejections[seat] = Rejection(Verdict.NOT_COUNTED, reason)
+        elif rejection := _too_alike(inputs, updates[seat], nearest):
+            rejections[seat] = rejection
+    return rejections
 
 
 def _measure(inputs: RoundInputs, clean: Mapping[int, PastUpdate]) -> Measurements:
     """Runs all forward passes of a round. Base and control are measured once per sequence.
 
     Own samples are drawn from the assigned ids that every honest trainer has trained on, even with the fewest steps
-    that the recipe allows. On private data there are none.
+    that the recipe allows. On private data there are none. Identical updates count once in the control.
     """
     scoring, base = inputs.recipe.scoring, inputs.newest.parameters
     meter = Meter(inputs.task, inputs.recipe.seed)
     factors = {seat: clip_factor(one.update.norm, inputs.clip_norm) for seat, one in clean.items()}
-    clipped = ((one.update.dense(), factors[seat]) for seat, one in clean.items())
+    distinct = {one.update.content: (one, factors[seat]) for seat, one in clean.items()}
+    clipped = ((one.update.dense(), factor) for one, factor in distinct.values())
     control = applied(base, mean_update(clipped, len(clean)), scoring.strength) if len(clean) > 1 else base
 
     fresh = meter.batches(inputs.held_out)

@@ -369,6 +369,7 @@ class ValidatorNode(Node):
         if isinstance(update, Rejection):
             return update.verdict
         late = past_update(self._submission(round, seat, update), update)
-        others = [*self._updates_before(round), *self._updates_in(round)]
-        copied = penalty["verdict"] == Verdict.COPIED and original_of(late, others)
+        base_round = self.follower.schedule.base_round(round)
+        original = original_of(late, self._updates_before(round), base_round)
+        copied = penalty["verdict"] == Verdict.COPIED and original
         return Verdict.COPIED if copied else Verdict.ACCEPTED

@@ -103,6 +103,11 @@ class RoundInputs:
     unattested: Mapping[int, Rejection] = field(default_factory=dict)
     """Revealed seats without a valid attestation, at verification level attested; see `attested`."""
 
+    @property
+    def base_round(self) -> int:
+        """The round after which the state is the one that this round trained from."""
+        return self.round - (1 if self.recipe.overlap == "none" else 2)
+
 
 @dataclass(frozen=True)
 class OwnLosses:

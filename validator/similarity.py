@@ -1,9 +1,13 @@
 """Similarity: compares an update with others of this and the last 8 rounds. Protocol section 7, verdicts 5 and 7.
 
-Of two commitments only the later one, by (block, log index), can be the copy. An identical decoded update is proof, of
-any seat, the trainer's own included. Likeness is no proof and costs pay only. It is the overlap of index sets where the
-codec is sparse; otherwise the cosine that remains after the mean direction of the others is projected out, and it has
-to be too large in two rounds. The raw cosine is not used: honest updates of an early round reach 0.97 (measured).
+Assignment, base state and arithmetic are public, so anyone can compute a trainer's update before its reveal and commit
+it first. The order of commitments therefore proves something only where the later update could not be computed yet: an
+update of an earlier round, whose state the later one is based on, or the trainer's own. An update identical to such a
+one is a copy (verdict 5). Of similar or identical updates of one round, the one with the largest margin is kept.
+
+Similarity is no proof and costs pay only. It is the overlap of index sets where the codec is sparse; otherwise the
+cosine that remains after the mean direction of the others is projected out, and it has to be too large in two rounds.
+The raw cosine is not used: honest updates of an early round reach 0.97 (measured).
 """
 
 from __future__ import annotations
@@ -44,35 +48,97 @@ class Likeness:
     original: PastUpdate
 
 
-def original_of(late: PastUpdate, others: Iterable[PastUpdate]) -> PastUpdate | None:
-    """Returns the earliest commitment before `late` whose decoded update is identical, or None."""
-    same = (other for other in others if _before(other, late) and other.update.content == late.update.content)
+def precedes(other: PastUpdate, late: PastUpdate, base_round: int) -> bool:
+    """True if `other` was committed before `late` could be computed, or is an earlier one of the same trainer.
+
+    `base_round` is the round whose state `late` is based on: its commitments precede that state.
+    """
+    return other.round <= base_round or (other.round < late.round and other.trainer == late.trainer)
+
+
+def original_of(late: PastUpdate, others: Iterable[PastUpdate], base_round: int) -> PastUpdate | None:
+    """Returns the first update identical to `late` that precedes it, or None."""
+    same = [
+        other
+        for other in others
+        if precedes(other, late, base_round) and other.update.content == late.update.content
+    ]
     return min(same, key=lambda other: other.position, default=None)
 
 
-def compare(current: Sequence[PastUpdate], earlier: Sequence[PastUpdate]) -> dict[int, Likeness]:
-    """Returns, by seat of this round, the most similar update of another trainer that was committed earlier.
-
-    A seat without an earlier commitment of others is left out. A trainer's own earlier updates are not compared: it may
-    resemble itself, and a replay has no margin.
-    """
-    if not current:
-        return {}
+def similarities(current: Sequence[PastUpdate], earlier: Sequence[PastUpdate]) -> NDArray[np.float64]:
+    """Returns the similarity of each of this round's updates to each of `[*earlier, *current]`, -1 to 1."""
     everyone = [*earlier, *current]
-    if any(one.update.indices is not None for one in current):
-        table = np.array([[index_overlap(a.update, b.update) for b in everyone] for a in current])
-    else:
-        table = residual_cosines([one.update for one in current], [one.update for one in earlier])
-    most_like: dict[int, Likeness] = {}
+    if any(past.update.indices is not None for past in current):
+        table = [[index_overlap(a.update, b.update) for b in everyone] for a in current]
+        return np.array(table).reshape(len(current), len(everyone))
+    if not current:
+        return np.zeros((0, len(everyone)))
+    return residual_cosines([past.update for past in current], [past.update for past in earlier])
+
+
+def most_like(
+    current: Sequence[PastUpdate],
+    earlier: Sequence[PastUpdate],
+    table: NDArray[np.float64],
+    base_round: int,
+) -> dict[int, Likeness]:
+    """Returns, by seat of this round, the most similar preceding update of another trainer.
+
+    A seat without one is left out. A trainer's own earlier updates are not compared: it may resemble itself, and a
+    replay has no margin.
+    """
+    likeness: dict[int, Likeness] = {}
     for row, late in zip(table, current, strict=True):
         rivals = [
             Likeness(float(value), other)
-            for value, other in zip(row, everyone, strict=True)
-            if other.trainer != late.trainer and _before(other, late)
+            for value, other in zip(row[: len(earlier)], earlier, strict=True)
+            if other.trainer != late.trainer and precedes(other, late, base_round)
         ]
         if rivals:
-            most_like[late.seat] = max(rivals, key=lambda likeness: likeness.value)
-    return most_like
+            likeness[late.seat] = max(rivals, key=lambda rival: rival.value)
+    return likeness
+
+
+def outdone(
+    current: Sequence[PastUpdate],
+    table: NDArray[np.float64],
+    margins: Mapping[int, float | None],
+    scoring: Scoring,
+) -> dict[int, Likeness]:
+    """Returns the seats that are too similar to a seat of this round with a larger margin, and that seat's update.
+
+    Seats are taken by falling margin; each is kept unless it is too similar to one already kept. Without margins
+    (private data, where nobody can compute another's update) and on a tie the earlier commitment is kept. `table` is
+    that of `similarities` without its columns of earlier updates.
+    """
+    places = sorted(
+        (place for place, past in enumerate(current) if past.seat in margins),
+        key=lambda place: (-(margins[current[place].seat] or 0.0), current[place].position),
+    )
+    kept: list[int] = []
+    losers: dict[int, Likeness] = {}
+    for place in places:
+        late = current[place]
+        rivals = [Likeness(_similarity(current, table, place, other), current[other]) for other in kept]
+        nearest = max(rivals, key=lambda rival: rival.value, default=None)
+        if nearest is not None and (identical(late, nearest.original) or too_alike(late, nearest, scoring)):
+            losers[late.seat] = nearest
+        else:
+            kept.append(place)
+    return losers
+
+
+def _similarity(current: Sequence[PastUpdate], table: NDArray[np.float64], place: int, other: int) -> float:
+    """Returns the similarity of two updates of a round, from whichever of the two it is larger; 1 if identical."""
+    if identical(current[place], current[other]):
+        return 1.0
+    return float(max(table[place, other], table[other, place]))
+
+
+def identical(one: PastUpdate, other: PastUpdate) -> bool:
+    """True if two updates decode to the same numbers."""
+    return one.update.content == other.update.content
 
 
 def too_alike(late: PastUpdate, likeness: Likeness, scoring: Scoring) -> bool:
@@ -88,23 +154,28 @@ def remember(
     """Returns, by trainer, the rounds in which its update was too alike: of this round and the 8 before it."""
     now = dict.fromkeys(trainers, (round_,))
     rounds = {
-        trainer: tuple(r for r in earlier.get(trainer, ()) if r >= round_ - COMPARED_ROUNDS)
-        + now.get(trainer, ())
+        trainer: recent_rounds(earlier.get(trainer, ()), round_) + now.get(trainer, ())
         for trainer in sorted({*earlier, *now})
     }
     return {trainer: alike for trainer, alike in rounds.items() if alike}
 
 
-def index_overlap(a: Update, b: Update) -> float:
-    """Returns the share of the smaller index set that is in the larger one too, 0 to 1; 0 if either is dense.
+def recent_rounds(rounds: Iterable[int], round_: int) -> tuple[int, ...]:
+    """Returns those of `rounds` that are among the 8 before `round_`."""
+    return tuple(r for r in rounds if r >= round_ - COMPARED_ROUNDS)
 
-    Only indices that carry a number count: a chunk where nothing changed has the same indices for everyone.
+
+def index_overlap(a: Update, b: Update) -> float:
+    """Returns the share of the larger index set that is in the smaller one too, 0 to 1; 0 if either is dense.
+
+    A few indices of one's own, sent alone, are thus similar to nobody's update. Only indices that carry a number count:
+    a chunk where nothing changed has the same indices for everyone.
     """
     if a.indices is None or b.indices is None:
         return 0.0
     of_a = a.indices[a.bits != 0]
     of_b = b.indices[b.bits != 0]
-    return np.intersect1d(of_a, of_b, assume_unique=True).size / max(1, min(len(of_a), len(of_b)))
+    return np.intersect1d(of_a, of_b, assume_unique=True).size / max(1, len(of_a), len(of_b))
 
 
 def residual_cosines(current: Sequence[Update], earlier: Sequence[Update]) -> NDArray[np.float64]:
@@ -139,10 +210,6 @@ def residual_cosines(current: Sequence[Update], earlier: Sequence[Update]) -> ND
 def recent(updates: Iterable[PastUpdate], round_: int) -> tuple[PastUpdate, ...]:
     """Returns the updates of the 8 rounds before `round_`."""
     return tuple(one for one in updates if round_ - COMPARED_ROUNDS <= one.round < round_)
-
-
-def _before(other: PastUpdate, late: PastUpdate) -> bool:
-    return other is not late and other.position < late.position
 
 
 def _direction(update: Update) -> Tensor:

@@ -105,15 +105,32 @@ def test_a_sparse_copy_with_other_numbers_is_not_counted(sparse: Arena):
 # One question after the other
 
 
-def test_an_identical_update_is_the_later_commitments_fault_whatever_its_seat(arena: Arena):
+@pytest.mark.parametrize("block", [1, 10_000], ids=["committed first", "committed last"])
+def test_framing_an_honest_trainer_costs_it_nothing_and_earns_nothing(arena: Arena, block: int):
+    """The framer computes the victim's update, as anybody can, and commits it before or after the victim does."""
     inputs = arena.train()
-    twin = arena.with_payload(inputs.submissions[0], arena.published[2][arena.round])
-    judgement = judge_round(swapped(inputs, 0, replace(twin, position=LogPosition(10_000, 0))))
-    assert judgement.votes[0].verdict == Verdict.COPIED
-    assert judgement.votes[2].verdict == Verdict.ACCEPTED
-    earlier = judge_round(swapped(inputs, 0, twin))
-    assert earlier.votes[0].verdict == Verdict.ACCEPTED
-    assert earlier.votes[2].verdict == Verdict.COPIED
+    twin = arena.with_payload(inputs.submissions[CHEAT], arena.published[1][arena.round])
+    judgement = judge_round(swapped(inputs, CHEAT, replace(twin, position=LogPosition(block, 0))))
+    assert_honest_are_accepted(judgement)
+    assert judgement.votes[1].weight > 10_000
+    assert judgement.votes[CHEAT] == SeatVote(0, Verdict.NOT_COUNTED)
+    assert "larger margin" in judgement.rejections[CHEAT].reason
+
+
+def test_dust_on_half_of_the_seats_takes_nothing_from_the_others(arena: Arena):
+    inputs = arena.train()
+    honest = judge_round(inputs).votes
+    for seat in (2, 3):
+        dust = arena.codec.decode(arena.published[seat][arena.round]).flat() * 1e-4
+        payload = arena.codec.encode(arena.codec.spec.split(dust)).payload
+        inputs = swapped(inputs, seat, arena.with_payload(inputs.submissions[seat], payload))
+    judgement = judge_round(inputs)
+    assert max(judgement.votes[seat].weight for seat in (2, 3)) <= 1
+    assert max(judgement.votes[seat].weight for seat in (0, 1)) > 10_000
+    clip_norm = arena.state.clip_norm
+    arena.advance(inputs, judgement)
+    assert arena.state.clip_norm >= clip_norm / 2
+    assert [vote.verdict for vote in honest] == [vote.verdict for vote in judgement.votes]
 
 
 def test_a_replay_of_its_own_published_update_is_copied(arena: Arena):
@@ -122,7 +139,7 @@ def test_a_replay_of_its_own_published_update_is_copied(arena: Arena):
     assert judge_round(swapped(inputs, 1, replay)).votes[1].verdict == Verdict.COPIED
 
 
-def test_a_wrong_base_costs_pay_and_is_no_evidence_of_harm(arena: Arena):
+def test_a_wrong_base_costs_pay_and_is_not_tested_for_harm(arena: Arena):
     arena.attacks[CHEAT] = ATTACKS["sign-flip"]()
     inputs = arena.train()
     lagging = inputs.submissions[CHEAT]
@@ -135,7 +152,7 @@ def test_a_wrong_base_costs_pay_and_is_no_evidence_of_harm(arena: Arena):
 
 def test_a_copy_from_a_wrong_base_is_still_a_copy(arena: Arena):
     inputs = arena.train()
-    copy = arena.with_payload(inputs.submissions[CHEAT], arena.published[0][arena.round])
+    copy = arena.with_payload(inputs.submissions[CHEAT], arena.published[0][arena.round - 1])
     copy = replace(copy, manifest=replace(copy.manifest, base_state=b"\7" * 32))
     assert judge_round(swapped(inputs, CHEAT, copy)).votes[CHEAT].verdict == Verdict.COPIED
 
@@ -287,13 +304,11 @@ def test_a_verdict_on_a_cheat_leaves_every_other_pay_as_it_was(arena: Arena):
         assert pay(punished)[CHEAT] == 0
 
 
-def test_a_cheat_that_is_caught_gives_the_honest_no_more_than_half_a_share_each(arena: Arena):
-    """Weights are relative to medians of the others, but capped: half a share for the median gain."""
+def test_no_weight_exceeds_the_share_of_the_gain_in_the_upper_quartile(arena: Arena):
     judgement = attack(arena, "copy")
-    gains = sorted(judgement.scores[seat].gain for seat in HONEST)
+    full = sorted(judgement.scores[seat].gain for seat in HONEST)[1]
     for seat in HONEST:
-        ceiling = judgement.scores[seat].gain / (2 * gains[1])
-        assert judgement.votes[seat].weight <= 65_535 * min(1.0, ceiling)
+        assert judgement.votes[seat].weight <= 65_535 * min(1.0, judgement.scores[seat].gain / full)
 
 
 def test_gains_are_losses_before_minus_losses_after(arena: Arena):
