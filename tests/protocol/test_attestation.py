@@ -117,7 +117,7 @@ def test_intels_constants_are_those_of_its_certificates_and_quotes() -> None:
 # Evidence.
 
 
-def test_the_registrys_evidence_is_the_quote_and_its_certificate_without_the_rest() -> None:
+def test_the_registrys_calldata_is_the_quote_and_its_certificate_without_the_rest() -> None:
     pck, issuer = pck_chain(QUOTE)
     evidence = quote_calldata(QUOTE, (bytes(64), issuer.public_key))
     assert evidence.ca == 1
@@ -127,7 +127,7 @@ def test_the_registrys_evidence_is_the_quote_and_its_certificate_without_the_res
     assert claims(QUOTE).pck == pck_hash(pck.public_key)
     with pytest.raises(QuoteError, match="not one of the policy's"):
         quote_calldata(QUOTE, (bytes(64),))
-    with pytest.raises(QuoteError, match="the registry takes 1536 bytes"):
+    with pytest.raises(QuoteError, match="the registry accepts at most 1536 bytes"):
         quote_calldata(replace(QUOTE, qe_auth=bytes(129)), (issuer.public_key,))
 
 
