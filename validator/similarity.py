@@ -108,19 +108,29 @@ def outdone(
 ) -> dict[int, Likeness]:
     """Returns the seats that are too similar to a seat of this round with a larger margin, and that seat's update.
 
-    Seats are taken by falling margin; each is kept unless it is too similar to one already kept. Without margins
-    (private data, where nobody can compute another's update) and on a tie the earlier commitment is kept. `table` is
-    that of `similarities` without its columns of earlier updates.
+    Seats are taken by falling margin; each is kept unless it is too similar to one already kept whose margin is
+    positive: margins that are noise decide nothing. Without margins (private data, where nobody can compute
+    another's update) and on a tie the earlier commitment is kept. `table` is that of `similarities` without its
+    columns of earlier updates.
     """
     places = sorted(
         (place for place, past in enumerate(current) if past.seat in margins),
         key=lambda place: (-(margins[current[place].seat] or 0.0), current[place].position),
     )
     kept: list[int] = []
+
+    def decides(place: int) -> bool:
+        margin = margins[current[place].seat]
+        return margin is None or margin > 0
+
     losers: dict[int, Likeness] = {}
     for place in places:
         late = current[place]
-        rivals = [Likeness(_similarity(current, table, place, other), current[other]) for other in kept]
+        rivals = [
+            Likeness(_similarity(current, table, place, other), current[other])
+            for other in kept
+            if decides(other)
+        ]
         nearest = max(rivals, key=lambda rival: rival.value, default=None)
         if nearest is not None and (identical(late, nearest.original) or too_alike(late, nearest, scoring)):
             losers[late.seat] = nearest

@@ -96,7 +96,7 @@ def test_the_sparse_codec_is_judged_by_the_same_rules(sparse: Arena):
 
 def test_a_sparse_copy_with_other_numbers_is_not_counted(sparse: Arena):
     inputs = sparse.train()
-    original = sparse.codec.decode(sparse.published[0][1]).flat()
+    original = sparse.codec.decode(sparse.published[0][0]).flat()
     disguised = sparse.codec.encode(sparse.codec.spec.split(original * 1.3)).payload
     judgement = judge_round(swapped(inputs, CHEAT, sparse.with_payload(inputs.submissions[CHEAT], disguised)))
     assert judgement.votes[CHEAT] == SeatVote(0, Verdict.NOT_COUNTED)

@@ -120,6 +120,12 @@ def test_one_framer_of_two_seats_is_beaten_by_both():
     assert set(beaten(current, 0.0, 0.01, 0.02)) == {0}
 
 
+def test_margins_that_are_not_positive_decide_nothing():
+    first, second = published(dense(noise(1)), 0), published(dense(noise(1)), 1)
+    assert beaten([first, second], -0.001, -0.002) == {}
+    assert beaten([first, second], 0.0, -0.002) == {}
+
+
 def test_without_margins_the_earlier_commitment_is_kept():
     first, second = published(dense(noise(1)), 0, block=101), published(dense(noise(1)), 1, block=100)
     assert set(beaten([first, second], None, None)) == {0}
