@@ -76,7 +76,7 @@ class Collateral:
     """Unix second at which the first signed piece expires."""
 
     note: str = ""
-    """Why it could not be renewed, for the operator; empty if it was."""
+    """The reason that renewing it failed, for the operator; empty if it was renewed."""
 
     @property
     def digest(self) -> bytes:

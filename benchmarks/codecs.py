@@ -113,7 +113,7 @@ def measure(choice: CodecChoice, spec: Spec, repeats: int) -> dict[str, float]:
 
 
 def peak_growth(choice: CodecChoice, spec: Spec) -> float:
-    """By how much this process's peak over one encoding exceeds what it held before, in sizes of the update."""
+    """Returns the growth of this process's peak memory during one encoding, in sizes of the update."""
     codec: Codec = make_codec(choice, spec)
     small = Spec((("w", (256, 256)),))
     make_codec(choice, small).encode(update_of(small))  # libraries are loaded, threads started

@@ -170,7 +170,7 @@ def play(run: Run, round: int, meter: Meter) -> int:
 
 
 def measure_rare(run: Run, round: int, meter: Meter) -> None:
-    """What happens once, or only to cheats, after `play`: lock, contest, vote, settle, charge, exit, claim."""
+    """Measures calls made once, or only for cheats, after `play`: lock, contest, vote, settle, charge, exit, claim."""
     settlement, vault = run.settlement, run.system.vault
     cheat = len(run.trainers) - 1
     penalty = run.penalty_id(cheat, round)
@@ -209,7 +209,7 @@ def osaka_chain() -> Iterator[Evm]:
 
 
 def measure_attested() -> dict[str, int]:
-    """What attestation costs: registering a key, a signed reveal above a plain one, checking a genuine Intel quote."""
+    """Measures attestation: registering a key, a signed reveal above a plain one, checking a genuine Intel quote."""
     with osaka_chain() as evm:
         print(
             f"\n{ATTESTED}: on {'anvil, Osaka' if isinstance(evm, osaka.OsakaEvm) else 'the embedded chain'}"
@@ -290,7 +290,7 @@ def main(sizes: list[str]) -> None:
 
 
 def golden_of(big: dict[str, int]) -> dict[str, int]:
-    """Of the rounds' numbers those that reviews diff."""
+    """Returns the numbers of the rounds that reviews diff."""
     names = {
         "commit": "commit",
         "reveal": "reveal",

@@ -1,4 +1,4 @@
-"""What clipping and noise do to a run on private data: loss and epsilon, on the bundled text.
+"""Effect of clipping and noise on a run on private data: loss and epsilon, on the bundled text.
 
     python -m benchmarks.privacy [--trainers 8] [--rounds 8] [--seed 0]
 

@@ -108,7 +108,7 @@ TORCHFT = "torchft DiLoCo"
 
 @dataclass(frozen=True)
 class Result:
-    """What one method came to with one seed: losses in nats per byte, after each round."""
+    """Result of one method with one seed: losses in nats per byte, after each round."""
 
     method: str
     seed: int
@@ -122,7 +122,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be played."""
+    """Settings of the benchmark."""
 
     methods: tuple[str, ...]
     seeds: int
@@ -335,7 +335,7 @@ class Row:
     loss: float
     spread: float
     gain: float
-    """What training took off the start's loss."""
+    """Decrease of the loss since the start, in nats per byte."""
 
     sent: float
     bits: float
@@ -356,7 +356,7 @@ def rows(
 
 
 def verdicts(table: Mapping[str, Row], parameters: int, rounds: int) -> Iterator[tuple[str, float, bool]]:
-    """What was asked for, what came out, whether it holds."""
+    """Yields each target as text, the measured value, and whether the target is met."""
     dense, every_step = table["dense-bf16"], table[ALLREDUCE]
     topk, adaptive = table["topk-2bit"], table["topk-2bit, adaptive"]
     lowrank, lowrank_adaptive = table["lowrank-int4"], table["lowrank-int4, adaptive"]

@@ -17,7 +17,6 @@ from pydantic_settings import (
 )
 
 from earnest.base.errors import EarnestError
-from earnest.base.logs import HIDDEN, redacted_url
 
 PREFIX = "EARNEST_"
 FILE = Path("earnest.toml")
@@ -128,12 +127,6 @@ class Settings(BaseSettings):
                 f"password file {self.password_file} cannot be read: {error}",
                 "write the password into its first line, or correct --password-file or EARNEST_PASSWORD_FILE",
             ) from error
-
-    def redacted(self) -> dict[str, Any]:
-        """Returns the settings without secrets: no password, endpoints without their keys."""
-        shown = self.model_dump(mode="json", exclude_none=True)
-        shown["rpc"] = [redacted_url(url) for url in self.rpc]
-        return shown | ({"password": HIDDEN} if self.password is not None else {})
 
     @classmethod
     def settings_customise_sources(

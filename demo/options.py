@@ -33,7 +33,7 @@ class DemoOptions:
     judge: Judge = judge_round
 
     def cheat(self, name: str) -> Cheat | None:
-        """How this trainer of an attested demo cheats; None for an honest one."""
+        """Returns the cheat of this trainer in an attested demo; None for an honest one."""
         place = number_of(name) - (self.trainers - len(CHEATS))
         return CHEATS[place] if self.attested and place >= 0 else None
 

@@ -135,7 +135,7 @@ class ResultDocument:
         }
 
     def _reasons(self, round: int, seat: int) -> list[str]:
-        """Why an honest validator did not count an update, from its measurements file."""
+        """Returns an honest validator's reasons for not counting an update, from its measurements file."""
         node = self.judge.node
         position = node.seat_in(round)
         report = None if position is None else node.record.reports(round)[position]

@@ -71,7 +71,7 @@ CODECS = ("dense-bf16", "int8", "topk-2bit", "lowrank-int4")
 
 @dataclass(frozen=True)
 class CodecChoice:
-    """How updates are encoded (section 13)."""
+    """The encoding of updates (section 13)."""
 
     name: str = "dense-bf16"
     """One of CODECS."""

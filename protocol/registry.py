@@ -12,7 +12,7 @@ from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.require import require
 
 BOND_BITS = 48
-"""Of a bond as it is counted for a platform."""
+"""Bits of a bond counted for a platform."""
 
 TrainerKey = tuple[int, str]
 """(run, trainer)"""
@@ -37,7 +37,7 @@ class Record:
     platform: bytes
     pck: bytes
     block: int
-    """Of the challenge."""
+    """Number of the challenge's block."""
 
 
 def bond_unit(limit: int) -> int:
@@ -56,7 +56,7 @@ class RegistryModel:
     places: defaultdict[tuple[int, bytes], list[PlatformSlot]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """By run and platform; places are taken over, never given up."""
+    """Keys of each (run, platform). A place is taken over by a later key, never freed."""
 
     denied: defaultdict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     floors: dict[bytes, int] = field(default_factory=dict[bytes, int])
@@ -119,22 +119,22 @@ class RegistryModel:
         run: int,
         trainer: str,
         policy: Policy,
-        rests_on: tuple[bytes, bytes, bytes],
+        depends_on: tuple[bytes, bytes, bytes],
         live_bond: int,
         cutoff: int,
     ) -> None:
         """Ends a key at `cutoff`, t0 of the run's second next round.
 
-        `rests_on`: workload, platform and PCK hash as logged. `live_bond`: the trainer's, wei.
+        `depends_on`: workload, platform and PCK hash as logged. `live_bond`: the trainer's, wei.
         """
         record = self.records.get((run, trainer))
         require(record is not None, "attestation: nothing registered")
         assert record is not None
         logged = (record.policy, record.workload, record.platform, record.pck)
-        require(logged == (policy.hash(), *rests_on), "attestation: not what was logged")
+        require(logged == (policy.hash(), *depends_on), "attestation: not what was logged")
         key, expiry = self.keys[run, trainer]
         require(expiry > cutoff, "attestation: key ends before")
-        entries = {*rests_on, policy.root_id, key_entry(key)}
+        entries = {*depends_on, policy.root_id, key_entry(key)}
         counted = self._counted(run, record.platform, trainer)
         grew = policy.platform_bond != 0 and live_bond // bond_unit(policy.platform_bond) > counted
         require(bool(entries & self.denied[record.policy]) or grew, "attestation: nothing against the key")

@@ -96,7 +96,7 @@ class Round:
     """Share of the round in which the device trains."""
 
     tokens_per_s: float
-    """Of all trainers together."""
+    """Tokens per second of all trainers together."""
 
 
 def plan_round(training: Training) -> Round:

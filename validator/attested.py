@@ -81,7 +81,7 @@ class Enclaves:
 
         A denied entry ends the keys that depend on it, even if nobody revoked them on chain.
         """
-        if denied := sorted(key.rests_on & self._follower.record.denied_in(round)):
+        if denied := sorted(key.depends_on & self._follower.record.denied_in(round)):
             return _refused(f"the policy's guardian denied 0x{denied[0].hex()}")
         verification = self._verified(key, evidence, policy, self._follower.record.evaluation_floor(round))
         if not verification.policy_accepted:

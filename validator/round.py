@@ -48,7 +48,7 @@ class History:
     """Updates of the last 8 rounds. They are public, so they are fetched again and not saved."""
 
     alike: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By trainer, the rounds of those 8 in which its update was too similar to another's."""
+    """Rounds of those 8 in which a trainer's update was too similar to another's, by trainer."""
 
     harm: HarmBook = field(default_factory=HarmBook)
 

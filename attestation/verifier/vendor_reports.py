@@ -30,7 +30,7 @@ COLLATERAL: Final[dict[Format, str]] = {
     "snp": "the certificates VCEK, ASK and ARK, PEM, in this order",
     "nras": "NVIDIA's key set (JWKS)",
 }
-"""What each format needs beside itself; the others carry all that they need."""
+"""Extra input that a format needs; formats not named here carry all that they need."""
 
 PINNED_ROOTS: Final[dict[Format, bytes]] = {
     "nitro": AWS_NITRO_ENCLAVES_ROOT_G1,

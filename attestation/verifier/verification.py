@@ -48,7 +48,7 @@ class Verification:
     """keccak256 of the report data: equal for a replay and its original, however the bytes were altered."""
 
     unchecked: tuple[str, ...] = ()
-    """What matters for trust and was not checked."""
+    """Checks that matter for trust and were not made."""
 
     unusable: bool = False
     """The input could not be read."""

@@ -193,7 +193,7 @@ def _attested_rounds(at_work: AtWork, flags: AttesterFlags) -> AttestedRounds | 
             session.notice("this run counts only attested updates: without --attester there is no pay")
         return None
     if policy is None:
-        raise UsageError(f"run {record.run} takes no attestation", "start the node without --attester")
+        raise UsageError(f"run {record.run} does not use attestation", "start the node without --attester")
     if flags.attester == "simulated":
         session.notice(SIMULATED_WARNING)
     machine = make_attester(session, flags.attester, flags.socket, flags.code, flags.platform)

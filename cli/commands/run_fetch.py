@@ -38,7 +38,7 @@ def fetch_model(session: Session, run: int, folder: Path) -> Answer:
         task = load_task(bundle.recipe.task, bundle.recipe.task_options)
         limit = state_bytes(Spec.of(read_parameters(task.build_model(bundle.recipe.seed))))
         try:
-            state = fetch(root, None, sources, limit)
+            state = fetch(root, sources, limit)
         except Unavailable as error:
             raise _nobody("state", root, run, error) from error
     _write(folder, {RUN_FILES: bundle.to_bytes(), STATE: state})
@@ -90,7 +90,7 @@ def _bundle(record: RunRecord, sources: list[str]) -> Bundle:
 
     root = bundle_root(record.uri)
     try:
-        bundle = Bundle.from_bytes(fetch(root, None, sources, MAX_BUNDLE_BYTES))
+        bundle = Bundle.from_bytes(fetch(root, sources, MAX_BUNDLE_BYTES))
     except Unavailable as error:
         raise _nobody("recipe", root, record.run, error) from error
     bundle.check(record.params)

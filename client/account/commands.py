@@ -39,9 +39,9 @@ class UnfinishedError(EarnestError):
 
 @dataclass(frozen=True)
 class EstimatedCall:
-    """The most that a planned call can cost: gas with the outbox's reserve, wei per gas.
+    """The largest possible cost of a planned call: gas with the outbox's reserve, and fee in wei per gas.
 
-    `simulated`: the chain ran the call. Where it cannot yet, because an earlier call is missing, the gas is typical.
+    `simulated`: the chain ran the call. If it cannot yet, because an earlier call is missing, typical gas is used.
     """
 
     step: PlannedCall
@@ -51,7 +51,7 @@ class EstimatedCall:
 
     @property
     def cost(self) -> int:
-        """In wei, value included."""
+        """The largest possible cost in wei, value included."""
         return self.gas * self.max_fee + self.step.call.value
 
 
@@ -151,7 +151,7 @@ def settle_due(
                 yield due_call, receipt
 
 
-def _unfinished(what: str) -> UnfinishedError:
+def _unfinished(purpose: str) -> UnfinishedError:
     return UnfinishedError(
-        f"{what}: sent, but not mined yet", "run the same command again, it goes on where it stopped"
+        f"{purpose}: sent, but not mined yet", "run the same command again, it continues where it stopped"
     )

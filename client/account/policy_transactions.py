@@ -1,6 +1,6 @@
 """Transactions that narrow an attestation policy, and that revoke keys which it no longer accepts.
 
-Only the policy's guardian narrows it, and for good; anyone may end a key (Protocol section 11). The registry holds a
+Only the policy's guardian narrows it, permanently; anyone may revoke a key (Protocol section 11). The registry holds a
 policy by its hash, so what is denied is denied in every run that chose the same one.
 """
 
@@ -38,7 +38,7 @@ class NarrowingError(EarnestError):
 
 @dataclass(frozen=True)
 class RevocationReason:
-    """Why a key may be revoked: a denied `entry` that it depends on or, without one, growth of its trainer's bond.
+    """The reason for revoking a key: a denied `entry` that it depends on or, without one, growth of its trainer's bond.
 
     `live_bond`: that bond; `counted`: the bond counted for the key's platform; both in wei.
     """
@@ -93,12 +93,12 @@ def deny_calls(
         )
     if known is None and kind in ("workload", "root-id"):
         raise NarrowingError(
-            f"the policy takes no {WORDS[kind]} 0x{entry.hex()} anyway",
+            f"the policy does not accept the {WORDS[kind]} 0x{entry.hex()} anyway",
             "copy the value from `earnest attest show RUN --json`",
         )
     if registry.denied(policy.hash(), entry, at):
         raise NarrowingError(f"this {WORDS[kind]} is denied already", "there is nothing to do")
-    return [PlannedCall("deny", f"deny the {WORDS[kind]} for good", registry.deny(policy, entry))]
+    return [PlannedCall("deny", f"deny the {WORDS[kind]} permanently", registry.deny(policy, entry))]
 
 
 def raise_floor_calls(
@@ -109,10 +109,10 @@ def raise_floor_calls(
     _check_guardian(policy, account)
     floor = max(floor_of(policy_file), registry.raised_floor(policy.hash(), at))
     if number <= floor:
-        raise NarrowingError(f"the floor is {floor} already, and only rises", "choose a higher number")
+        raise NarrowingError(f"the floor is {floor} already and can only be raised", "choose a higher number")
     return [
         PlannedCall(
-            "raise-floor", f"raise the floor to {number} for good", registry.raise_floor(policy, number)
+            "raise-floor", f"raise the floor to {number} permanently", registry.raise_floor(policy, number)
         )
     ]
 
@@ -124,21 +124,21 @@ def revoke_calls(
     live = contracts.runs.enclave_key(run, key.trainer, at)
     if live is None or live.address != key.key:
         raise NarrowingError(
-            f"{key.trainer} has another key by now", "run the same command again in some blocks"
+            f"{key.trainer} has registered another key since", "run the same command again in some blocks"
         )
     cutoff = contracts.runs.attestation(run, at).narrows_at
     if live.expiry <= cutoff:
         state = "was revoked already" if key.revoked is not None else "expires before it could be revoked"
         raise NarrowingError(f"the key {key.key} {state}", "there is nothing to do")
-    ground = _denied(contracts.registry, policy, key, at) or _outgrown(contracts, run, policy, key, at)
-    if ground is None:
+    reason = _denied(contracts.registry, policy, key, at) or _outgrown(contracts, run, policy, key, at)
+    if reason is None:
         raise NarrowingError(
             f"the key {key.key} may not be revoked: nothing that it depends on is denied,"
             " and the bond behind it did not grow beyond what was counted for its platform",
             "the policy's guardian can deny what it depends on: `earnest attest deny`",
         )
     call = contracts.registry.revoke(run, key.trainer, policy, key.workload, key.platform, key.pck)
-    return [PlannedCall("revoke", "end the key", call)], ground
+    return [PlannedCall("revoke", "revoke the key", call)], reason
 
 
 def _check_guardian(policy: Policy, account: str) -> None:

@@ -146,7 +146,7 @@ def _check_staying(contracts: Contracts, run: int, account: str, at: BlockRef) -
     if ready is not None:
         raise NotDueError(
             f"the exit of {account}'s bond in run {run} has started, nothing can be added to it",
-            f"take the bond back with `earnest stake exit {run}` from unix time {ready} on, then begin anew",
+            f"take the bond back with `earnest stake exit {run}` from unix time {ready} on, then start again",
         )
 
 
@@ -189,13 +189,13 @@ def bond_calls(contracts: Contracts, run: int, account: str, amount: int, at: Bl
 
 
 def withdraw_calls(contracts: Contracts, account: str, amount: int | None, at: BlockRef) -> list[PlannedCall]:
-    """Takes `amount` wei (None: all) of the idle balance out of the vault. Raises NotDueError when it is not there."""
+    """Takes `amount` wei (None: all) of the idle balance out of the vault. Raises NotDueError if there is less."""
     idle = contracts.vault.idle(account, at=at)
     wanted = idle if amount is None else amount
     if wanted == 0 or wanted > idle:
         raise NotDueError(
             f"{account} has {tokens(contracts, idle, at)} idle in the vault"
-            + (f", {tokens(contracts, amount, at)} were asked for" if amount is not None else ""),
+            + (f", {tokens(contracts, amount, at)} were requested" if amount is not None else ""),
             "see what is bonded: `earnest stake show`; a bond is freed with `earnest stake exit`",
         )
     return [PlannedCall("withdraw", "take idle tokens out of the vault", contracts.vault.withdraw(wanted))]
@@ -208,7 +208,7 @@ def leave_calls(
     manager, steps = contracts.settlement.address, []
     if contracts.vault.exit_time(manager, run, account, at=at) is None:
         steps.append(PlannedCall("exit", "start the bond's exit", contracts.vault.start_exit(manager, run)))
-    return [*steps, PlannedCall("sync", "tell the run", contracts.runs.sync(run, role, seat))]
+    return [*steps, PlannedCall("sync", "update the stake in the run", contracts.runs.sync(run, role, seat))]
 
 
 def exit_calls(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[PlannedCall]:
@@ -218,7 +218,7 @@ def exit_calls(contracts: Contracts, run: int, account: str, at: BlockRef) -> li
     if ready is not None and at.time < ready:
         raise NotDueError(
             f"the exit of this bond takes another {ready - at.time} s",
-            "repeat the command then; nothing can stop the exit meanwhile",
+            "repeat the command then; an exit cannot be stopped",
         )
     if ready is not None:
         return [PlannedCall("finish-exit", "take the bond back", vault.finish_exit(manager, run))]
@@ -234,9 +234,9 @@ def _synced(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[
 
 
 def sync_calls(contracts: Contracts, run: int, held: SeatId) -> list[PlannedCall]:
-    """Makes the run read the seat owner's bond; anyone may."""
+    """Updates the run's record of the seat owner's bond; anyone may send it."""
     return [
-        PlannedCall("sync", "tell the run what the bond is", contracts.runs.sync(run, held.role, held.seat))
+        PlannedCall("sync", "update the stake in the run", contracts.runs.sync(run, held.role, held.seat))
     ]
 
 
@@ -261,8 +261,8 @@ def end_calls(contracts: Contracts, run: int) -> list[PlannedCall]:
 
 
 def refund_calls(contracts: Contracts, run: int) -> list[PlannedCall]:
-    """Refunds the sponsor with the escrow that the run no longer needs; anyone may."""
-    return [PlannedCall("refund", "give the sponsor back what is left", contracts.settlement.refund(run))]
+    """Refunds the escrow that the run no longer needs to its sponsor; anyone may send it."""
+    return [PlannedCall("refund", "refund the sponsor", contracts.settlement.refund(run))]
 
 
 def refund_due(contracts: Contracts, run: int, account: str, at: BlockRef) -> bool:
@@ -278,15 +278,15 @@ def refund_due(contracts: Contracts, run: int, account: str, at: BlockRef) -> bo
 
 
 def contest_calls(contracts: Contracts, penalty: bytes, account: str, at: BlockRef) -> list[PlannedCall]:
-    """Contests a penalty locked on the account. Raises NotDueError if there is none to contest, or not any more."""
-    found = contracts.settlement.penalty(penalty, at=at)
-    if found.status is PenaltyStatus.NONE:
+    """Contests a penalty locked on the account. Raises NotDueError if it cannot be contested (any more)."""
+    state = contracts.settlement.penalty(penalty, at=at)
+    if state.status is PenaltyStatus.NONE:
         raise NotDueError(f"there is no penalty {penalty.hex()}", "list them: `earnest penalty show RUN`")
-    if found.account != account:
-        raise NotDueError(f"this penalty is on {found.account}, not on {account}", "use that account's key")
-    if found.status is not PenaltyStatus.LOCKED:
-        raise NotDueError(f"the penalty is {found.status.name.lower()} already", "there is nothing to do")
-    if at.time >= found.contest_until:
+    if state.account != account:
+        raise NotDueError(f"this penalty is on {state.account}, not on {account}", "use that account's key")
+    if state.status is not PenaltyStatus.LOCKED:
+        raise NotDueError(f"the penalty is {state.status.name.lower()} already", "there is nothing to do")
+    if at.time >= state.contest_until:
         raise NotDueError(
             "the contest window is over", "the penalty can only be settled: `earnest run settle`"
         )

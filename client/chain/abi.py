@@ -28,25 +28,25 @@ class Abi:
         return frozenset(self._functions)
 
     def encode_call(self, function: str, arguments: Sequence[Any]) -> bytes:
-        """Call data. Raises ValueError for arguments that the function does not take."""
+        """Returns the calldata of a call. Raises ValueError for arguments of wrong types."""
         item = self._functions[function]
         try:
             return _selector(item) + encode(_types(item["inputs"]), list(arguments))
         except EncodingError as error:
-            raise ValueError(f"{function} does not take these arguments: {error}") from None
+            raise ValueError(f"these arguments do not fit {function}: {error}") from None
 
     def named(self, function: str, arguments: Sequence[Any]) -> dict[str, Any]:
         """Returns the arguments of a call by their names."""
         return _named(self._functions[function]["inputs"], arguments)
 
     def decode_result(self, function: str, data: bytes) -> Any:
-        """What a function returned: one value, or a tuple of several. Raises BadAnswer if it is not that."""
+        """Decodes the result of a call: one value, or a tuple of several. Raises BadAnswer for other bytes."""
         outputs = self._functions[function]["outputs"]
         values = _decode(outputs, data)
         return values[0] if len(outputs) == 1 else values
 
     def decode_log(self, log: Log) -> tuple[str, dict[str, Any]] | None:
-        """An event's name and arguments; None when it is not one of this contract's."""
+        """Returns the event's name and arguments; None for an event of another contract."""
         item = self._events.get(log.topics[0]) if log.topics else None
         if item is None:
             return None

@@ -1,4 +1,4 @@
-"""JSON-RPC answers, parsed strictly: one that breaks the specification raises one of `PARSE_ERRORS`."""
+"""Strict parsers of JSON-RPC answers. An answer that breaks the specification raises one of `PARSE_ERRORS`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eth_utils.address import is_address, to_checksum_address
 from earnest.client.chain.blockref import BlockRef
 
 PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError)
-"""What a parser here raises on an answer that is not one."""
+"""Exceptions that the parsers here raise on an invalid answer."""
 
 _ERROR_SELECTOR = bytes.fromhex("08c379a0")  # Error(string)
 _PANIC_SELECTOR = bytes.fromhex("4e487b71")  # Panic(uint256)
@@ -33,7 +33,7 @@ _PANICS = {
 
 @dataclass(frozen=True)
 class Block:
-    """A block's reference, what fees follow from (wei per gas), and the hashes of its transactions."""
+    """A block: its reference, its base fee (wei per gas; None before EIP-1559), and the hashes of its transactions."""
 
     ref: BlockRef
     base_fee: int | None
@@ -55,7 +55,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a mined transaction. `gas_price` in wei per gas; `contract` is set for a deployment."""
+    """The receipt of a mined transaction. `gas_price` in wei per gas; `contract` is set for a deployment."""
 
     hash: str
     block_number: int
@@ -74,7 +74,7 @@ class Receipt:
 
 
 def quantity(value: Any) -> int:
-    """A number, as JSON-RPC's hex or as the embedded chain's integer."""
+    """Parses a number: hex from JSON-RPC, or an integer from the embedded chain."""
     if isinstance(value, str) and re.fullmatch(r"0x[0-9a-fA-F]+", value):
         return int(value, 16)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -83,7 +83,7 @@ def quantity(value: Any) -> int:
 
 
 def data(value: Any, size: int | None = None) -> bytes:
-    """Bytes from 0x-prefixed hex, of exactly `size` where given."""
+    """Parses 0x-prefixed hex; exactly `size` bytes if given."""
     if not isinstance(value, str) or not value.startswith("0x"):
         raise ValueError(f"not hex data: {value!r:.40}")
     raw = bytes.fromhex(value[2:])
@@ -93,19 +93,19 @@ def data(value: Any, size: int | None = None) -> bytes:
 
 
 def hash_text(value: Any) -> str:
-    """A transaction hash as lower-case hex with 0x."""
+    """Parses a transaction hash; returns it as lower-case hex with 0x."""
     return "0x" + data(value, 32).hex()
 
 
 def address(value: Any) -> str:
-    """A checksummed address."""
+    """Parses an address; returns it checksummed."""
     if not is_address(value):
         raise ValueError(f"not an address: {value!r:.50}")
     return to_checksum_address(value)
 
 
 def block(value: Any) -> Block | None:
-    """An eth_getBlockByNumber result with transaction hashes; None when the endpoint has no such block."""
+    """Parses an eth_getBlockByNumber result with transaction hashes; None when the endpoint has no such block."""
     if value is None:
         return None
     base_fee = value.get("baseFeePerGas")
@@ -122,7 +122,7 @@ def block(value: Any) -> Block | None:
 
 
 def log(value: Any) -> Log:
-    """One entry of an eth_getLogs result or of a receipt."""
+    """Parses one entry of an eth_getLogs result or of a receipt."""
     return Log(
         address=address(value["address"]),
         topics=tuple(data(topic, 32) for topic in value["topics"]),
@@ -135,13 +135,13 @@ def log(value: Any) -> Log:
 
 
 def logs(value: Any) -> tuple[Log, ...]:
-    """An eth_getLogs result, in chain order, without what a reorganisation removed."""
-    found = [log(entry) for entry in _list(value) if not entry.get("removed", False)]
-    return tuple(sorted(found, key=lambda entry: (entry.block_number, entry.index)))
+    """Parses an eth_getLogs result; returns chain order, without logs that a reorganisation removed."""
+    entries = [log(entry) for entry in _list(value) if not entry.get("removed", False)]
+    return tuple(sorted(entries, key=lambda entry: (entry.block_number, entry.index)))
 
 
 def receipt(value: Any) -> Receipt | None:
-    """An eth_getTransactionReceipt result; None while the transaction is not mined."""
+    """Parses an eth_getTransactionReceipt result; returns None while the transaction is not mined."""
     if value is None or value["blockHash"] is None:
         return None
     return Receipt(
@@ -158,7 +158,7 @@ def receipt(value: Any) -> Receipt | None:
 
 
 def revert_reason(message: str, payload: Any) -> str | None:
-    """Why a contract refused, from a JSON-RPC error's message and data; None if the error is not a revert."""
+    """Returns a contract's revert reason from a JSON-RPC error's message and data; None if it is not a revert."""
     raw = _revert_data(payload)
     if raw is not None and raw[:4] == _ERROR_SELECTOR:
         try:
@@ -170,8 +170,8 @@ def revert_reason(message: str, payload: Any) -> str | None:
         return _PANICS.get(code, f"panic 0x{code:02x}")
     if "revert" not in message.lower() and "invalid opcode" not in message.lower():
         return None
-    said = re.sub(r"^.*?reverted:?\s*", "", message, flags=re.IGNORECASE | re.DOTALL).strip()
-    return said if said and not re.fullmatch(r"b''|0x|None", said) else "no reason given"
+    reason = re.sub(r"^.*?reverted:?\s*", "", message, flags=re.IGNORECASE | re.DOTALL).strip()
+    return reason if reason and not re.fullmatch(r"b''|0x|None", reason) else "no reason given"
 
 
 def _revert_data(payload: Any) -> bytes | None:

@@ -79,9 +79,11 @@ class EnclaveKey:
 
 @dataclass(frozen=True)
 class AttestationTerms:
-    """`policy`: hash of the run's attestation policy, zero where the run takes no attestation; `narrows_at`: t0 of the
-    second next round, unix seconds, from which a narrowing of the policy counts; `oldest_opened`: t0 of the oldest
-    round still open to reveals."""
+    """Attestation in a run. `policy`: hash of its policy, zero without attestation. Times in unix seconds.
+
+    `narrows_at`: t0 of the second next round, from which a narrowing of the policy counts; `oldest_opened`: t0 of the
+    oldest round still open to reveals.
+    """
 
     policy: bytes
     narrows_at: int
@@ -479,7 +481,7 @@ class Registry(Contract):
         return self._read("challenge", run, trainer, at=at)
 
     def check_quote(self, policy: Policy, evidence: QuoteParts, at: BlockRef) -> Claims:
-        """What the evidence says, if `register` would take it under the policy. Raises Reverted if not."""
+        """Returns the claims of a quote that `register` would accept under the policy. Raises Reverted otherwise."""
         return Claims(*self._read("check_quote", policy.as_tuple(), evidence.as_tuple(), at=at))
 
     def policy_hash(self, policy: Policy, at: BlockRef) -> bytes:

@@ -45,14 +45,14 @@ _LONGEST_REST = 64  # requests
 
 
 class Fees(NamedTuple):
-    """Wei per gas: the newest block's base fee, and the tip the endpoint suggests."""
+    """Current fees in wei per gas: the newest block's base fee, and the tip that the endpoint suggests."""
 
     base: int
     tip: int
 
     @property
     def max_fee(self) -> int:
-        """Room for the base fee to double before the transaction is stuck."""
+        """The fee limit of a new transaction: it stays valid until the base fee has doubled."""
         return 2 * self.base + self.tip
 
 
@@ -94,7 +94,10 @@ class Endpoint:
         self._pins: dict[int, bytes] = {}
 
     def ask(self, method: str, params: Sequence[Any], parse: Callable[[Any], T]) -> T:
-        """The parsed result. Raises EndpointDown, BadAnswer (RpcErrorAnswer for a JSON-RPC error) or WrongChain."""
+        """Sends a request and returns the parsed result.
+
+        Raises EndpointDown, BadAnswer (RpcErrorAnswer for a JSON-RPC error) or WrongChain.
+        """
         if not self._chain_checked:
             found = self._exchange("eth_chainId", (), answers.quantity)
             if found != self._chain_id:
@@ -106,7 +109,7 @@ class Endpoint:
         return self._exchange(method, params, parse)
 
     def block(self, number: int | str) -> Block | None:
-        """The block of this number ("latest" for the newest), None when the endpoint does not have it."""
+        """Returns the block of this number ("latest" for the newest); None when the endpoint does not have it."""
         tag = number if isinstance(number, str) else hex(number)
         found = self.ask("eth_getBlockByNumber", (tag, False), answers.block)
         if found is not None and isinstance(number, int) and found.ref.number != number:
@@ -114,7 +117,7 @@ class Endpoint:
         return found
 
     def check_pin(self, at: BlockRef) -> None:
-        """Once per block: this endpoint's block of that number is the very block that was pinned."""
+        """Checks, once per block, that this endpoint's block of that number is the pinned one."""
         if self._pins.get(at.number) == at.hash:
             return
         found = self.block(at.number)
@@ -198,16 +201,16 @@ class Chain:
     # Blocks
 
     def head(self) -> BlockRef:
-        """The newest block that any endpoint knows. Raises BadAnswer when all of them lag."""
+        """Returns the newest block that any endpoint knows. Raises BadAnswer when all of them lag."""
         return self._newest().ref
 
     def final(self) -> BlockRef:
-        """The newest block that is deep enough to act on."""
+        """Returns the newest final block: `confirmations` blocks below the head."""
         head = self.head()
         return self.block(max(0, head.number - self.confirmations)) if self.confirmations else head
 
     def block(self, number: int) -> BlockRef:
-        """The block of this number. Raises BadAnswer when no endpoint has it."""
+        """Returns the block of this number. Raises BadAnswer when no endpoint has it."""
 
         def read(endpoint: Endpoint) -> BlockRef:
             found = endpoint.block(number)
@@ -222,23 +225,23 @@ class Chain:
     # Reads at one block
 
     def call(self, to: str, data: bytes, at: BlockRef, sender: str | None = None) -> bytes:
-        """What a contract's view returns at block `at`. Raises Reverted with the contract's reason."""
+        """Calls a contract's view at block `at` and returns its result. Raises Reverted with the contract's reason."""
         request = {"data": _hex(data)} | ({"to": to} if to else {}) | ({"from": sender} if sender else {})
         return self._pinned(at, "eth_call", (request, hex(at.number)), answers.data)
 
     def balance(self, address: str, at: BlockRef) -> int:
-        """Wei that the account holds at block `at`."""
+        """Returns the account's balance in wei at block `at`."""
         return self._pinned(at, "eth_getBalance", (address, hex(at.number)), answers.quantity)
 
     def code(self, address: str, at: BlockRef) -> bytes:
-        """The account's code at block `at`; empty where there is no contract."""
+        """Returns the account's code at block `at`; empty where there is no contract."""
         return self._pinned(at, "eth_getCode", (address, hex(at.number)), answers.data)
 
     def logs(self, addresses: Sequence[str], first: int, last: BlockRef | int) -> tuple[Log, ...]:
-        """Every event of the addresses in blocks first to last, both included, in chain order.
+        """Returns every event of the addresses in blocks first to last, both included, in chain order.
 
         With a BlockRef as `last` the endpoint must have that very block. Raises BadAnswer when it refuses the
-        range (ask for a smaller one) or gives logs that were not asked for.
+        range (request a smaller one) or returns logs that were not requested.
         """
         number = last if isinstance(last, int) else last.number
         query: dict[str, Any] = {"fromBlock": hex(first), "toBlock": hex(number), "address": list(addresses)}
@@ -259,14 +262,14 @@ class Chain:
     # Transactions
 
     def nonce(self, address: str, at: BlockRef | str = "latest") -> int:
-        """Transactions that the account has sent up to `at`; for a tag, the most that any endpoint knows."""
+        """Returns how many transactions the account has sent up to `at`; for a tag, the most of any endpoint."""
         if isinstance(at, BlockRef):
             return self._pinned(at, "eth_getTransactionCount", (address, hex(at.number)), answers.quantity)
         counts = self._all(lambda e: e.ask("eth_getTransactionCount", (address, at), answers.quantity))
         return max(counts)
 
     def next_nonce(self, address: str) -> int:
-        """The account's next nonce, transactions that are still pending included."""
+        """Returns the account's next nonce, counting pending transactions."""
         latest = self.nonce(address, "latest")
         pending = self.nonce(address, "pending")
         if pending - latest > _PLAUSIBLE_QUEUE:
@@ -277,7 +280,7 @@ class Chain:
         return max(latest, pending)
 
     def fees(self) -> Fees:
-        """The base fee of the newest block and a suggested tip (1 gwei where the endpoint suggests none)."""
+        """Returns the base fee of the newest block and a suggested tip (1 gwei where the endpoint suggests none)."""
         newest = self._newest()
         if newest.base_fee is None:
             raise BadAnswer("the chain has no base fee", "use a chain with EIP-1559 fees")
@@ -288,14 +291,14 @@ class Chain:
         return Fees(newest.base_fee, tip)
 
     def estimate(self, sender: str, to: str, data: bytes, value: int = 0) -> int:
-        """Gas that the transaction would use now; an empty `to` creates. Raises Reverted or OutOfFunds."""
+        """Returns the gas that the transaction would use now; an empty `to` creates. Raises Reverted or OutOfFunds."""
         request = {"from": sender, "data": _hex(data), "value": hex(value)} | ({"to": to} if to else {})
         return self._first(lambda e: e.ask("eth_estimateGas", (request,), answers.quantity))
 
     def send_raw(self, raw: bytes) -> SendResult:
-        """Hands a signed transaction to the first endpoint that takes it. Raises OutOfFunds, or as reads do.
+        """Sends a signed transaction to the first endpoint that accepts it. Raises OutOfFunds, or as reads do.
 
-        EndpointDown may hide a success: ask for its receipt, or send the same bytes again.
+        EndpointDown may hide a success: read its receipt, or send the same bytes again.
         """
         expected = "0x" + keccak(raw).hex()
 
@@ -340,7 +343,7 @@ class Chain:
         return receipt
 
     def check(self) -> dict[str, ChainError | None]:
-        """Every endpoint's name and what is wrong with it, None for a healthy one. For `earnest doctor`."""
+        """Returns each endpoint's error by its name; None for a healthy one. For `earnest doctor`."""
         found: dict[str, ChainError | None] = {}
         for endpoint in self._endpoints:
             try:
@@ -375,7 +378,7 @@ class Chain:
         return self._first(read, self._quorum)
 
     def _first(self, read: Callable[[Endpoint], T], quorum: int = 1) -> T:
-        """The first answer, or the one that `quorum` endpoints agree on."""
+        """Returns the first answer, or the one that `quorum` endpoints agree on."""
         found: list[T] = []
         failures: list[ChainError] = []
         for answer in self._attempts(read, self._in_turn(), failures):
@@ -470,7 +473,7 @@ def _disagreement(what: str) -> BadAnswer:
 
 
 def _worst(failures: Sequence[ChainError]) -> ChainError:
-    """One error for several endpoints: their common kind, or BadAnswer."""
+    """Returns one error for several endpoints: their common kind, or BadAnswer."""
     if len(failures) == 1 or isinstance(failures[0], ReorgDetected):
         return failures[0]
     kinds = {type(failure) for failure in failures}

@@ -48,7 +48,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Intent:
-    """One transaction that the node wants mined once, whatever its fee turns out to be.
+    """One transaction that the node wants mined once, at whatever fee.
 
     `name` is unique and says why ("1/commit/4" = run 1, round 4). `hashes` are the transaction hashes of all
     versions signed so far, oldest first, on the same `nonce`; a version is written here before it is sent.
@@ -73,19 +73,19 @@ class IntentStore(Protocol):
     """Storage of intents; every write is synced to disk when its method returns."""
 
     def add_intent(self, intent: Intent) -> None:
-        """Write a new intent. An earlier one of the same name that is not open gives way to it."""
+        """Writes a new intent, replacing a closed one of the same name."""
         ...
 
     def update_intent(self, intent: Intent) -> None:
-        """Overwrite the intent of this name."""
+        """Overwrites the intent of this name."""
         ...
 
     def intent(self, name: str) -> Intent | None:
-        """The intent of this name, or None."""
+        """Returns the intent of this name, or None."""
         ...
 
     def open_intents(self) -> list[Intent]:
-        """Every intent whose status is `open`, lowest nonce first."""
+        """Returns every open intent, lowest nonce first."""
         ...
 
 
@@ -117,29 +117,29 @@ class FeeBid(NamedTuple):
 
 @dataclass(frozen=True)
 class FeePolicy:
-    """Which fee to bid, and when to raise it."""
+    """Rules for the fee of a transaction, and for raising it."""
 
     patience_s: float = 45.0
     ceiling: int = 500 * GWEI  # wei per gas; rather than pay more, the node waits
 
     def gas(self, estimate: int) -> int:
-        """A limit with room for what others may change before it is mined: a quarter, and one fresh slot."""
+        """Returns a gas limit above the estimate, since the state may change: plus a quarter and one new slot."""
         return estimate * 5 // 4 + 22_100
 
     def first(self, market: Fees) -> FeeBid:
-        """For a new transaction."""
+        """Returns the fee of a new transaction."""
         max_fee = min(market.max_fee, self.ceiling)
         return FeeBid(max_fee, min(market.tip, max_fee))
 
     def next(self, intent: Intent, market: Fees) -> FeeBid | None:
-        """For a replacement: 12.5 % over the last fee, rounded up, or the market; None above the ceiling."""
+        """Returns a replacement's fee: 12.5 % over the last, rounded up, or the market's; None above the ceiling."""
         max_fee = max(_more(intent.max_fee), min(market.max_fee, self.ceiling))
         if max_fee > self.ceiling:
             return None
         return FeeBid(max_fee, min(max(_more(intent.tip), market.tip), max_fee))
 
     def patience(self, left_s: float | None) -> float:
-        """Seconds to give one version: `patience_s`, or an eighth of the time left but at least 2."""
+        """Returns the seconds to wait for one version: `patience_s`, or an eighth of the time left but at least 2."""
         return self.patience_s if left_s is None else min(self.patience_s, max(2.0, left_s / 8))
 
 
@@ -155,17 +155,17 @@ class Preview:
 
     @property
     def cost(self) -> int:
-        """The most it can cost, value included."""
+        """The largest possible cost in wei, value included."""
         return self.gas * self.max_fee + self.call.value
 
     @property
     def balance_after(self) -> int:
-        """The least balance that is left; negative if the account cannot pay."""
+        """The smallest possible balance afterwards, in wei; negative if the account cannot pay."""
         return self.balance - self.cost
 
 
 def preview(chain: Chain, sender: str, call: Call, policy: FeePolicy | None = None) -> Preview:
-    """Gas, cost and balance of a call sent now; needs no key. Raises Reverted with the contract's reason."""
+    """Estimates gas, cost and balance of a call sent now; needs no key. Raises Reverted with the contract's reason."""
     policy = policy or FeePolicy()
     gas = policy.gas(chain.estimate(sender, call.to, call.data, call.value))
     offer = policy.first(chain.fees())
@@ -316,8 +316,8 @@ class Outbox:
         return None
 
     def _mined(self, intent: Intent) -> Receipt | None:
-        found = (self._chain.receipt(version) for version in reversed(intent.hashes))
-        return next((receipt for receipt in found if receipt is not None), None)
+        receipts = (self._chain.receipt(version) for version in reversed(intent.hashes))
+        return next((receipt for receipt in receipts if receipt is not None), None)
 
     def _close_when_final(self, intent: Intent, receipt: Receipt) -> None:
         if receipt.block_number > self._chain.final().number:

@@ -17,7 +17,7 @@ from eth_utils.address import is_address, to_checksum_address
 from earnest.base.errors import KeystoreError, WrongPassword
 
 STRONG_SCRYPT_N = 1 << 18
-"""The keystore standard's cost, about a second; less only for keys that guard nothing."""
+"""scrypt's cost in the keystore standard, about a second; use less only for keys without value."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Signer:
 
     @classmethod
     def load(cls, path: Path, password: str) -> Signer:
-        """The signer of a keystore v3 file. Raises KeystoreError or WrongPassword."""
+        """Loads the key of a keystore v3 file. Raises KeystoreError or WrongPassword."""
         account = keystore_address(path)
         try:
             return cls(extract_key_from_keyfile(str(path), password.encode()))
@@ -44,17 +44,17 @@ class Signer:
             if isinstance(error, ValueError) and "MAC" in str(error):
                 raise WrongPassword(
                     f"the password does not open {path}, the key of {account}",
-                    "check the password file; there is no way around a lost password",
+                    "check the password file; a lost password cannot be recovered",
                 ) from None
             raise _broken(path) from None
 
     @property
     def address(self) -> str:
-        """Checksummed."""
+        """The account's address, checksummed."""
         return self._account.address
 
     def sign(self, transaction: Mapping[str, Any]) -> Signed:
-        """Signs: chainId, nonce, gas, maxFeePerGas, maxPriorityFeePerGas, to, data, value."""
+        """Signs a transaction given by chainId, nonce, gas, maxFeePerGas, maxPriorityFeePerGas, to, data, value."""
         signed = self._account.sign_transaction(dict(transaction))
         return Signed(bytes(signed.raw_transaction), "0x" + bytes(signed.hash).hex())
 
@@ -65,7 +65,7 @@ class Signer:
 def new_keystore(
     path: Path, password: str, random: Callable[[int], bytes], scrypt_n: int = STRONG_SCRYPT_N
 ) -> Signer:
-    """A new key in a new file. `random(32)` is the key: pass `secrets.token_bytes`."""
+    """Creates a key in a new file. `random(32)` returns the key: pass `secrets.token_bytes`."""
     return import_key(path, password, random(32), scrypt_n)
 
 
@@ -80,7 +80,7 @@ def import_key(path: Path, password: str, key: bytes, scrypt_n: int = STRONG_SCR
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise KeystoreError(
-            f"{path} is already there", "choose another name; keys are not overwritten"
+            f"{path} exists already", "choose another name; keys are never overwritten"
         ) from None
     with os.fdopen(handle, "w") as file:
         json.dump(keystore, file)
@@ -93,11 +93,11 @@ def import_key(path: Path, password: str, key: bytes, scrypt_n: int = STRONG_SCR
 
 
 def keystore_address(path: Path) -> str:
-    """The account of a keystore file; needs no password. Raises KeystoreError."""
-    found = _read(path).get("address")
-    if not is_address(found):
+    """Returns the account of a keystore file; needs no password. Raises KeystoreError."""
+    account = _read(path).get("address")
+    if not is_address(account):
         raise _broken(path)
-    return to_checksum_address(str(found))
+    return to_checksum_address(str(account))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 FIXES = {
-    "runs: inactive seat": "wait: this round is lost, the node asks back as soon as it may, and the "
+    "runs: inactive seat": "wait: this round is lost; the node sends `ask_back` as soon as it may, and the "
     "seat counts from the round after that; without a bond: `earnest stake bond RUN AMOUNT`"
 }
 """Fixes for reverts by reason, where docs/reverts.md does not help a node."""
@@ -174,7 +174,7 @@ class Node(ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over for this node: the report-only round's settle and contest windows have ended."""
+        """True once the settle and contest windows of the report-only round, the run's last, have ended."""
         at, schedule = self.follower.at, self.follower.schedule
         return at is not None and at.time >= schedule.contest(self.record.planned_rounds).end
 

@@ -186,4 +186,4 @@ def _address(account: str) -> str:
 
 def _obtain(root: bytes, base: str, limit: int, store: ObjectStore) -> bytes:
     """Returns an object from the store or else from the run's URI, which also repairs a damaged copy in the store."""
-    return fetch(root, None, [base], limit, store)
+    return fetch(root, [base], limit, store)

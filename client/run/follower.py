@@ -148,7 +148,7 @@ class Follower:
         try:
             return self._store.get(root, limit)
         except (Unavailable, WrongContent):
-            content = fetch(root, None, sources, limit, timeout_s=SLOWEST_FETCH_S)
+            content = fetch(root, sources, limit, timeout_s=SLOWEST_FETCH_S)
         self._publish(content, root)
         return content
 

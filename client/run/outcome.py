@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def why_unpaid(self) -> str | None:
-        """Why an accepted or undecided update has weight 0; None if it has weight."""
+        """The reason for weight 0 of an accepted or undecided update, as text; None if it has weight."""
         if self.weight:
             return None
         if self.verdict is None:
@@ -81,7 +81,7 @@ def reason(follower: Follower, round: int, seat: int, verdict: Verdict) -> str |
     """Why, in the words of a validator that gave this verdict; None where its measurements file is not available."""
     for root, source in list(_files(follower, round, seat, verdict))[:FILES_ASKED]:
         try:
-            text = _read(fetch(root, None, [source], MAX_FILE_BYTES, timeout_s=FETCH_S), seat)
+            text = _read(fetch(root, [source], MAX_FILE_BYTES, timeout_s=FETCH_S), seat)
         except (StorageError, OSError):
             continue
         if text is not None:

@@ -1,7 +1,7 @@
-"""The public record of a run: what its contracts' events say, folded into rounds and seats.
+"""The public record of a run: its contracts' events, folded into rounds and seats.
 
 A pure fold: the same events give the same record on every machine, in whatever batches they arrive (Protocol sections
-3 to 8). It answers what a late joiner cannot ask the contract any more, which keeps only what current rounds need.
+3 to 8). Contracts store only what current rounds need; earlier rounds are read from this record.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class SeatRecord:
     stake: Timeline[int | None] = field(default_factory=lambda: Timeline(None))
     asked_back: Timeline[int | None] = field(default_factory=lambda: Timeline(None))
     uris: Timeline[str | None] = field(default_factory=lambda: Timeline(None))
-    """By tenure: who takes a seat over does not redirect who looks for the earlier owner's payloads."""
+    """One URI per tenure, so that the payloads of an earlier owner are still found after a takeover."""
 
     @property
     def uri(self) -> str:
-        """Where the newest owner's objects are."""
+        """URI of the newest owner's objects; empty if there is none."""
         return self.uris.latest or ""
 
     def tenure_start(self, round: int) -> int | None:
-        """The first round of the tenure that holds the seat in `round`."""
+        """Returns the first round of the tenure that covers `round`; None if nobody owns the seat yet."""
         starts = [start for start, _ in self.owner.changes if start <= round]
         return starts[-1] if starts else None
 
 
 class LogPosition(NamedTuple):
-    """Where on the chain something was recorded; the earlier of two is the smaller."""
+    """Position of an event on the chain; earlier positions compare as smaller."""
 
     block: int
     log_index: int
@@ -51,7 +51,7 @@ class LogPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class KeyRegistration:
-    """An enclave key that the registry took, and what it rests on. Protocol section 11."""
+    """A registered enclave key and the values that it depends on. Protocol section 11."""
 
     trainer: str
     key: str
@@ -64,36 +64,36 @@ class KeyRegistration:
     """SHA-256 of the quote's signed part."""
 
     expiry: int
-    """As registered, unix seconds: the block's time plus the policy's `ttl_s`."""
+    """Unix seconds: the block's time at registration plus the policy's `ttl_s`."""
 
     challenge_block: int
     evidence_root: bytes
     collateral_digest: bytes
     revoked: int | None = None
-    """Until when it counts since it was revoked, unix seconds."""
+    """End of validity after `revoke`, unix seconds; None if it was not revoked."""
 
     revoked_for: bytes | None = None
-    """The denied entry that it was revoked for; zeros: its trainer's bond grew beyond what was counted."""
+    """The denied entry that it was revoked for; zeros if its trainer's bond grew beyond the counted one."""
 
     @property
     def ends(self) -> int:
-        """It signs for rounds that open before this, unix seconds."""
+        """End of validity, unix seconds: the key signs for rounds that open before."""
         return self.expiry if self.revoked is None else self.revoked
 
     @property
-    def rests_on(self) -> frozenset[bytes]:
-        """What a guardian may deny to end it: workload, platform, PCK key, root and the key itself."""
+    def depends_on(self) -> frozenset[bytes]:
+        """Deny-list entries that end the key: workload, platform, PCK key, root and the key itself."""
         return frozenset((self.workload, self.platform, self.pck, self.root_id, key_entry(self.key)))
 
 
 @dataclass
 class RoundRecord:
-    """What was recorded of one round."""
+    """Recorded events of one round, by seat."""
 
     commits: dict[int, LogPosition] = field(default_factory=dict)
     manifests: dict[int, Manifest] = field(default_factory=dict)
     attested: dict[int, KeyRegistration] = field(default_factory=dict)
-    """By trainer seat the registration of the key that signed its manifest, as it stood then."""
+    """Registration of the key that signed the manifest, at the time of the reveal, by trainer seat."""
 
     seed: bytes | None = None
     report_commits: dict[int, LogPosition] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class RoundRecord:
 class RunRecord:
     """The fold of one run's events. `apply` takes them in chain order, each once.
 
-    `params` and `uri` come with the run's first event; asking earlier raises LookupError.
+    `params` and `uri` come with the run's first event; reading `params` earlier raises LookupError.
     """
 
     def __init__(self, run: int) -> None:
@@ -122,7 +122,7 @@ class RunRecord:
         self.penalties: dict[bytes, dict[str, Any]] = {}
         self.barred: dict[str, int] = {}
         self.keys: dict[str, list[KeyRegistration]] = {}
-        """By trainer, every enclave key it registered, the newest last."""
+        """Every enclave key registered, by trainer, the newest last."""
 
         self._denied: dict[bytes, list[tuple[int, bytes]]] = {}
         self._floors: dict[bytes, list[tuple[int, int]]] = {}
@@ -154,7 +154,7 @@ class RunRecord:
     # Folding
 
     def apply(self, events: Iterable[Any]) -> None:
-        """Folds events (client.chain.scanner.Event) in chain order; other runs' events are passed over."""
+        """Folds events (client.chain.scanner.Event) in chain order; events of other runs are ignored."""
         for event in events:
             if event.args.get("run") == self.run:
                 self._events.append(event)
@@ -169,19 +169,19 @@ class RunRecord:
                 _NARROWINGS[event.name](self, event.args)
 
     def _may_narrow(self, policy: bytes) -> bool:
-        """Whether the policy is, or may be, the run's, which can be younger. Anyone may narrow policies of its own."""
+        """Returns whether the policy is, or may be, the run's. A policy may be narrowed before the run is created."""
         return self._params is None or policy == self._params.attestation_policy
 
     def rewind(self, block: int) -> None:
         """Forgets every event after `block`: those blocks are no longer on the chain."""
-        kept = [event for event in self._events if event.block <= block]
+        remaining = [event for event in self._events if event.block <= block]
         self._events = []
         self._reset()
-        self.apply(kept)
+        self.apply(remaining)
 
     @property
     def events(self) -> Sequence[Any]:
-        """Everything that was logged of the run so far (client.chain.scanner.Event), in chain order."""
+        """All events of the run so far (client.chain.scanner.Event), in chain order."""
         policy = self._params and self._params.attestation_policy
         return [e for e in self._events if e.name not in _NARROWINGS or e.args["policy"] == policy]
 
@@ -267,62 +267,62 @@ class RunRecord:
         elif name == "PenaltySettled":
             penalty["status"] = "seized" if args["seized"] else "released"
 
-    # Asking
+    # Reading
 
     def newest_key(self, trainer: str) -> KeyRegistration | None:
-        """The enclave key that the trainer registered last; it may have ended."""
+        """Returns the enclave key that the trainer registered last, expired or not; None if there is none."""
         registered = self.keys.get(trainer)
         return registered[-1] if registered else None
 
     @property
     def denied(self) -> tuple[bytes, ...]:
-        """What the guardian of the run's attestation policy has denied, oldest first."""
+        """Entries denied by the guardian of the run's attestation policy, oldest first."""
         return tuple(self.denials)
 
     @property
     def denials(self) -> dict[bytes, int]:
-        """The same, each with the first round in which it counts: the second next one (Protocol section 11)."""
+        """Denied entries, with the first round in which each counts: the second next one (Protocol section 11)."""
         schedule, denied = self.params.schedule(), self._denied.get(self.params.attestation_policy, ())
         return {entry: schedule.next_round(time) + 1 for time, entry in denied}
 
     @property
     def raised_floors(self) -> dict[int, int]:
-        """What the guardian raised the evaluation floor to, oldest first, with the first round in which it counts."""
+        """Raised evaluation floors, oldest first, with the first round in which each counts."""
         schedule, raised = self.params.schedule(), self._floors.get(self.params.attestation_policy, ())
         return {floor: schedule.next_round(time) + 1 for time, floor in raised}
 
     def denied_in(self, round: int) -> frozenset[bytes]:
-        """What of the denied counts in `round`."""
+        """Returns the denied entries that count in `round`."""
         return frozenset(entry for entry, first in self.denials.items() if first <= round)
 
     def evaluation_floor(self, round: int) -> int:
-        """The floor that the guardian raised the policy's to, as it counts in `round`; 0 if it has not."""
+        """Returns the raised evaluation floor that counts in `round`; 0 if the guardian has not raised it."""
         return max((floor for floor, first in self.raised_floors.items() if first <= round), default=0)
 
     def owner(self, role: Role, seat: int, round: int) -> str | None:
-        """The account that holds the seat in `round`."""
+        """Returns the account that owns the seat in `round`."""
         record = self.seats[role].get(seat)
         return record.owner.at(round) if record else None
 
     def find_seat(self, role: Role, account: str, round: int) -> int | None:
-        """The seat that the account holds in `round`, None if it has none."""
+        """Returns the seat that the account owns in `round`; None if it has none."""
         for index, seat in self.seats[role].items():
             if seat.owner.at(round) == account:
                 return index
         return None
 
     def active_trainers(self, round: int) -> list[int]:
-        """Trainer seats that work in `round`: held, with stake; ascending (Protocol section 6)."""
+        """Returns the active trainer seats in `round`, ascending: owned, and with stake (Protocol section 6)."""
         seats = self.seats[Role.TRAINER]
         return sorted(i for i, s in seats.items() if s.owner.at(round) and (s.stake.at(round) or 0) > 0)
 
     def may_commit(self, seat: int, round: int) -> bool:
-        """Whether the trainer seat works in `round` and its owner is not sitting out a penalty."""
+        """Returns whether the trainer seat is active in `round` and its owner is not barred by a penalty."""
         owner = self.owner(Role.TRAINER, seat, round) or ""
         return seat in self.active_trainers(round) and self.barred.get(owner, 0) <= round
 
     def validator_stakes(self, round: int) -> tuple[int, ...]:
-        """Stake per validator seat that counts in `round`; 0 for inactive seats (Protocol section 3)."""
+        """Returns the stake of each validator seat that counts in `round`; 0 for inactive ones (Protocol section 3)."""
         seats = self.seats[Role.VALIDATOR]
         count = max(seats, default=-1) + 1
         return tuple(self._validator_stake(i, round) if i in seats else 0 for i in range(count))
@@ -339,23 +339,23 @@ class RunRecord:
         return min(stake, self.params.validator_max_stake, live.get(seat, stake))
 
     def newest_entry(self, seat: int, round: int) -> int | None:
-        """The round from which the validator that holds the seat in `round` last joined or asked back."""
+        """Returns the round from which the seat's owner in `round` counts since it last joined or asked back."""
         record = self.seats[Role.VALIDATOR][seat]
         start = record.tenure_start(round)
         return None if start is None else max(start, record.asked_back.at(round) or 0)
 
     def trainer_count(self) -> int:
-        """Trainer seats ever taken."""
+        """Returns the number of trainer seats ever taken."""
         return max(self.seats[Role.TRAINER], default=-1) + 1
 
     def reports(self, round: int) -> tuple[Report | None, ...]:
-        """Revealed reports by validator seat."""
+        """Returns the revealed reports by validator seat; None where there is none."""
         words, count = self.round(round).report_words, max(self.seats[Role.VALIDATOR], default=-1) + 1
         seats = self.trainer_count()
         return tuple(read_report(words[v], seats) if v in words else None for v in range(count))
 
     def ballot(self, round: int) -> Ballot:
-        """The votes of a round whose report reveals are over."""
+        """Returns the votes of a round whose report-reveal window is over."""
         seen, stakes = self.round(round), self.validator_stakes(round)
         total = sum(stakes) if seen.report_commits else 0
         return Ballot(
@@ -367,7 +367,7 @@ class RunRecord:
         )
 
     def settled(self, round: int) -> Settled:
-        """What section 8 makes of a round whose report reveals are over; computed once for the events so far."""
+        """Returns a round's consensus (section 8) once its report reveals are over; cached until the next event."""
         if round not in self._settled:
             params = self.params
             self._settled[round] = settle(self.ballot(round), params.trainer_pool, params.validator_pool)

@@ -181,7 +181,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             )
         if recipe.data == "private" and self.admission.open_trainers and self.verification == "incentive":
             raise RunFileError(
-                "trainers on private data are not judged by what they trained on, and this run lets anybody in",
+                "trainers on private data are not judged by what they trained on, and anyone may join this run",
                 "list the trainers (open_trainers = false), or take attested ones only",
             )
         if recipe.pool_size > task.pool_size:

@@ -14,7 +14,7 @@ from earnest.base.errors import JournalCorrupt, StorageError
 UNUSABLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_BUSY")
 
 Migration = Sequence[str]
-"""Statements that lead from one `user_version` to the next."""
+"""Statements that upgrade the file from one `user_version` to the next."""
 
 
 class JournalForeign(StorageError):
@@ -22,9 +22,9 @@ class JournalForeign(StorageError):
 
 
 class Database:
-    """The SQLite file at `path`, made where missing: WAL, synchronous=FULL, readable by its owner only.
+    """The SQLite file at `path`, created if missing: WAL, synchronous=FULL, readable by its owner only.
 
-    Safe to use from several threads. Raises JournalCorrupt (damaged, or written by something else),
+    Safe to use from several threads. Raises JournalCorrupt (damaged, or written by another program),
     JournalForeign (written by a newer version), StorageError (disk full, no permission) here and from every
     method.
     """
@@ -46,12 +46,12 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Close the file; what was committed is on disk already."""
+        """Closes the file; committed writes are on disk already."""
         with self._mutex:
             self._connection.close()
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Execute one statement and return its rows."""
+        """Executes one statement and returns its rows."""
         with self._mutex:
             try:
                 return self._connection.execute(sql, values).fetchall()
@@ -59,12 +59,12 @@ class Database:
                 raise self._failure(error) from error
 
     def row(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
-        """Execute one statement and return its first row, or None."""
+        """Executes one statement and returns its first row, or None."""
         return next(iter(self.execute(sql, *values)), None)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit and sync all writes inside together at its end, or none. Nested, it joins the outer one."""
+        """Commits and syncs all writes inside at its end, or none of them. A nested one joins the outer."""
         with self._mutex:
             if self._busy:
                 yield
@@ -81,19 +81,19 @@ class Database:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether the calling thread is inside `transaction`."""
+        """True while the calling thread is inside `transaction`."""
         with self._mutex:
             return self._busy
 
     def corrupt(self, cause: str) -> JournalCorrupt:
-        """The error to raise when what the file says cannot be."""
+        """Returns the error to raise for impossible content."""
         return JournalCorrupt(
             f"journal {self.path} is damaged: {cause}",
-            "restore a backup; while commitments are unrevealed do not delete it, it holds their salts",
+            "restore a backup; do not delete it while commitments are unrevealed, since it holds their salts",
         )
 
     def _create(self) -> None:
-        """Make the whole file beside its name, then rename it: a journal is never seen half made."""
+        """Creates the file under another name and renames it, so that a crash leaves no half-made journal."""
         if self.path.with_name(f"{self.path.name}-wal").exists():
             raise self.corrupt("the main file is missing, but its write-ahead log is there")
         draft = self.path.with_name(f"{self.path.name}.draft")
@@ -119,9 +119,9 @@ class Database:
 
     def _check(self) -> None:
         if self._pragma("application_id") != self._application_id:
-            raise self.corrupt("it was written by something else")
-        if (told := self._pragma("quick_check(1)")) != "ok":
-            raise self.corrupt(str(told))
+            raise self.corrupt("it was written by another program")
+        if (result := self._pragma("quick_check(1)")) != "ok":
+            raise self.corrupt(str(result))
         if self._pragma("user_version") > len(self._migrations):
             raise JournalForeign(
                 f"journal {self.path} was written by a newer version of earnest", "upgrade earnest"
@@ -148,7 +148,7 @@ class Database:
         return row and row[0]
 
     def _failure(self, error: sqlite3.DatabaseError) -> Exception:
-        """The error to raise for SQLite's own; a wrong statement of ours stays what it is."""
+        """Returns the error to raise for one of SQLite; a mistake in our own SQL is returned unchanged."""
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
             return self.corrupt(str(error))

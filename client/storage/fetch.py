@@ -28,7 +28,6 @@ class _Refused(Exception):
 
 def fetch(
     root: bytes,
-    size: int | None,
     sources: Sequence[str],
     max_bytes: int,
     store: ObjectStore | None = None,
@@ -37,15 +36,13 @@ def fetch(
 ) -> bytes:
     """Returns the verified object with this root, from `store` or else from the first source that delivers it.
 
-    A fetched object is put into `store`, which also repairs a damaged copy there. `size` is the size that was claimed
-    (in a manifest, for example) and must be exact. Sources are `http(s)://` base URLs or local folders (a path or
-    `file://`); each gets `timeout_s` seconds.
+    A fetched object is put into `store`, which also repairs a damaged copy there. Sources are `http(s)://` base URLs or
+    local folders (a path or `file://`); each gets `timeout_s` seconds.
 
-    Raises WrongContent if `size` exceeds `max_bytes`, before any request; Unavailable if no source delivered, with the
-    reason of each in `.reasons`.
+    Raises Unavailable if no source delivered at most `max_bytes` with this root; each source's reason is in `.reasons`.
     """
-    download = _Download(root, size, max_bytes)
-    if store is not None and (stored := _stored(store, root, size, max_bytes)) is not None:
+    download = _Download(root, max_bytes)
+    if store is not None and (stored := _stored(store, root, max_bytes)) is not None:
         return stored
     reasons: dict[str, str] = {}
     for source in sources:
@@ -65,33 +62,24 @@ def fetch(
     )
 
 
-def _stored(store: ObjectStore, root: bytes, size: int | None, max_bytes: int) -> bytes | None:
+def _stored(store: ObjectStore, root: bytes, max_bytes: int) -> bytes | None:
     try:
-        content = store.get(root, max_bytes)
+        return store.get(root, max_bytes)
     except (Unavailable, WrongContent):
         return None
-    return content if size is None or size == len(content) else None
 
 
 class _Download:
     """The bytes of one object received from one source, and their limits."""
 
-    def __init__(self, root: bytes, size: int | None, max_bytes: int) -> None:
-        if size is not None and size > max_bytes:
-            raise WrongContent(
-                f"object {object_name(root)} is said to have {size} bytes, more than the {max_bytes} allowed",
-                "refuse it, or raise the limit",
-            )
+    def __init__(self, root: bytes, max_bytes: int) -> None:
         self.name = object_name(root)
         self.received = bytearray()
         self._root = root
-        self._size = size
-        self._limit = max_bytes if size is None else size
+        self._limit = max_bytes
 
     def expect(self, total: int) -> None:
-        """Refuses a source that announces an object of another size."""
-        if self._size is not None and total != self._size:
-            raise _Refused(f"announces {total} bytes instead of {self._size}")
+        """Refuses a source that announces more than the limit."""
         if total > self._limit:
             raise _Refused(f"announces {total} bytes, more than the {self._limit} allowed")
 
@@ -104,8 +92,6 @@ class _Download:
     def finish(self) -> bytes:
         """Returns the whole object, verified."""
         content = bytes(self.received)
-        if self._size is not None and len(content) != self._size:
-            raise _Refused(f"sends {len(content)} bytes instead of {self._size}")
         if content_root(content) != self._root:
             raise _Refused("sends something else: the content has another root")
         return content

@@ -1,9 +1,8 @@
 """A node's journal: salts, commitments and open transactions that must survive a crash, in one SQLite file.
 
-Salts and claims of open rounds, transactions on their way, small values by key. A write is on disk, synced,
-when its call (or the enclosing `transaction`) returns; a killed node opens the journal again and goes on. A
-damaged journal is an error, never an empty one: without its salt a commitment cannot be revealed, and that
-costs bond.
+It also stores small values by key. A write is synced to disk when its call (or the enclosing `transaction`) returns, so
+that a killed node continues after a restart. A damaged journal is an error and is never replaced by an empty one:
+without its salt a commitment cannot be revealed, which costs bond.
 """
 
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         "CREATE INDEX intents_open ON intents (nonce) WHERE status = 'open'",
     ),
 )
-"""Append only: nodes hold files of every version."""
+"""Append only: existing nodes have files of every version."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,12 @@ class SavedCommitment:
 
 
 class Journal:
-    """The journal at `path`, made where missing, leased until `close` or the end of the process.
+    """The journal at `path`, created if missing, leased until `close` or the end of the process.
 
-    `owner` is the seat owner's address, `deployment` any text that names the chain and its contracts; both
-    are written once and must match ever after. Safe to use from several threads. It is the outbox's
-    `IntentStore`.
+    `owner` is the seat owner's address, `deployment` a text that names the chain and its contracts; both are written
+    once and must match at every later start. Safe to use from several threads. Implements the outbox's `IntentStore`.
 
-    Raises JournalLocked (another node holds it), JournalCorrupt (damaged, or written by something else),
+    Raises JournalLocked (another node uses it), JournalCorrupt (damaged, or written by another program),
     JournalForeign (another owner or deployment, or a newer version), StorageError (disk full, no permission).
     """
 
@@ -106,7 +104,7 @@ class Journal:
         self.close()
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Commit and sync all writes inside together at its end, or none. Nested, it joins the outer one."""
+        """Commits and syncs all writes inside at its end, or none of them. A nested one joins the outer."""
         return self._database.transaction()
 
     # Values by key
@@ -136,8 +134,8 @@ class Journal:
     ) -> SavedCommitment:
         """Saves a commitment before its transaction is sent; on return it survives a power cut.
 
-        A seat commits once per round: what is saved first stays, is returned whatever comes later, and is
-        what to send. Raises RuntimeError inside a `transaction`, where it could not be durable on return.
+        A seat commits once per round: the first commitment saved is kept, and returned by every later call; send
+        that one. Raises RuntimeError inside a `transaction`, where it could not be durable on return.
         """
         if self._database.in_transaction:
             raise RuntimeError("a commitment saved inside a transaction would not be durable on return")
@@ -149,7 +147,7 @@ class Journal:
             )
         saved = self.commitment(run, round, role)
         if saved is None:
-            raise self._database.corrupt("a commitment that was just written is not there")
+            raise self._database.corrupt("a commitment that was just written is missing")
         return saved
 
     def commitment(self, run: int, round: int, role: Role) -> SavedCommitment | None:
@@ -168,10 +166,10 @@ class Journal:
         pieces = tuple(words[i : i + WORD] for i in range(0, len(words), WORD))
         return SavedCommitment(run, round, Role(role), digest, salt, manifest, pieces)
 
-    # Transactions on their way (the outbox's IntentStore)
+    # Open transactions (the outbox's IntentStore)
 
     def add_intent(self, intent: Intent) -> None:
-        """Write a new intent, replacing a closed one of its name. Raises ValueError if that is still open."""
+        """Writes a new intent, replacing a closed one of its name. Raises ValueError if that one is still open."""
         with self.transaction():
             earlier = self.intent(intent.name)
             if earlier is not None and earlier.status == Status.OPEN:
@@ -179,19 +177,19 @@ class Journal:
             self._write_intent(intent)
 
     def update_intent(self, intent: Intent) -> None:
-        """Overwrite the intent of this name. Raises KeyError if there is none."""
+        """Overwrites the intent of this name. Raises KeyError if there is none."""
         with self.transaction():
             if self.intent(intent.name) is None:
                 raise KeyError(intent.name)
             self._write_intent(intent)
 
     def intent(self, name: str) -> Intent | None:
-        """The intent of this name, or None."""
+        """Returns the intent of this name, or None."""
         row = self._database.row("SELECT * FROM intents WHERE name = ?", name)
         return None if row is None else self._read_intent(row)
 
     def open_intents(self) -> list[Intent]:
-        """Every open intent, lowest nonce first."""
+        """Returns every open intent, lowest nonce first."""
         rows = self._database.execute("SELECT * FROM intents WHERE status = 'open' ORDER BY nonce")
         return [self._read_intent(row) for row in rows]
 
@@ -224,13 +222,13 @@ class Journal:
             raise self._database.corrupt(f"the intent {name}: {error}") from error
 
     def _identify(self, identity: dict[str, str]) -> None:
-        """Writes the owner of this journal. Raises JournalForeign if it belongs to another."""
+        """Writes owner and deployment of a new journal. Raises JournalForeign if an existing one has others."""
         with self.transaction():
             for name, value in identity.items():
                 self._database.execute("INSERT OR IGNORE INTO identity VALUES (?, ?)", name, value)
-            for name, kept in self._database.execute("SELECT name, value FROM identity"):
-                if kept != identity.get(name):
+            for name, saved in self._database.execute("SELECT name, value FROM identity"):
+                if saved != identity.get(name):
                     raise JournalForeign(
-                        f"journal {self.path} belongs to {name} {kept}, not {identity.get(name)}",
+                        f"journal {self.path} belongs to {name} {saved}, not {identity.get(name)}",
                         "give this node its own data folder",
                     )

@@ -1,4 +1,4 @@
-"""A lease on something that one node at a time may use: a data folder, a key."""
+"""A lease on a data folder or a key, which one node at a time may use."""
 
 import fcntl
 import os
@@ -9,11 +9,10 @@ from earnest.base.errors import JournalLocked, StorageError
 
 
 class Lease:
-    """Held from construction until `close` or the end of the process, however it ends (SIGKILL included).
+    """A lease, held from construction until `close` or the end of the process, SIGKILL included.
 
-    It is the kernel's lock on the file `path`, which stays behind empty of meaning: only the lock counts.
-    The file holds the process id of whoever took the lease last. Raises JournalLocked if another holder is
-    alive.
+    It is the kernel's lock on the file `path`. The file itself is not removed; it contains the process id of the last
+    holder. Raises JournalLocked while another process holds the lease.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -30,13 +29,13 @@ class Lease:
             self.close()
             raise JournalLocked(
                 f"{what} is in use by another node (process {holder})",
-                "wait for that process, or stop it; a node with an operator key of its own leaves the owner's key free",
+                "wait for that process, or stop it; a node that uses an operator key does not lock the owner's key",
             ) from error
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Release the lease; closing twice does nothing."""
+        """Releases the lease; closing twice does nothing."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

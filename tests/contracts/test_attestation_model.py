@@ -102,15 +102,15 @@ class Life:
     def revoke(self) -> None:
         trainer = self.random.choice(self.run.trainers)
         said = CLAIMS[self.random.choice(ATTESTERS)]
-        rests_on = (said.workload, said.platform, said.pck)
+        depends_on = (said.workload, said.platform, said.pck)
         _, cutoff, oldest = self.parts.runs.attestation(self.run.id)
         assert oldest == self.oldest()
         self.both(
             lambda: self.attested.registry.revoke(
-                self.run.id, trainer, self.policy, *rests_on, sender=STRANGER
+                self.run.id, trainer, self.policy, *depends_on, sender=STRANGER
             ),
             lambda: self.model.revoke(
-                self.run.id, trainer, self.policy, rests_on, self.live_bond(trainer), cutoff
+                self.run.id, trainer, self.policy, depends_on, self.live_bond(trainer), cutoff
             ),
         )
 

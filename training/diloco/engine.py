@@ -64,7 +64,7 @@ class TrainerState:
 
 @dataclass(frozen=True)
 class Machine:
-    """How one node computes. Not part of a run: other settings give the same update up to rounding."""
+    """Compute settings of one node. Not part of a run: other settings give the same update up to rounding."""
 
     device: str = "auto"
     """auto (CUDA, else MPS, else CPU) or the name of a device."""

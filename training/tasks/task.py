@@ -17,7 +17,7 @@ REFUSALS = (
     *(TypeError, ValueError, ArithmeticError, AttributeError, LookupError),
     *(OSError, RuntimeError, MemoryError),
 )
-"""What a Task may raise for options that are invalid, name a missing file, or need more memory than there is."""
+"""Exceptions that a Task may raise for options that are invalid, name a missing file, or need too much memory."""
 
 FOR_TASKS = frozenset({"EARNEST_TOKENS"})
 """Environment variables of ours that a task's process gets."""

@@ -92,7 +92,7 @@ def deny(
         steps = deny_calls(
             session.contracts.registry, policy, kind, entry, registered, session.account, session.at
         )
-        dependent = [key for key in registered if entry in key.rests_on]
+        dependent = [key for key in registered if entry in key.depends_on]
         live = [key for key in dependent if _is_live(session, record, key)]
         for line in _denial_lines(session, record, policy, kind, entry, dependent, live):
             session.notice(line)

@@ -211,7 +211,7 @@ def _is_denied(session: Session, run: int, trainer: str) -> bool:
     """Returns whether the trainer's newest key depends on an entry that the policy's guardian denied."""
     record = session.deployment.read_run(run)
     key = record.newest_key(trainer)
-    return key is not None and not key.rests_on.isdisjoint(record.denied)
+    return key is not None and not key.depends_on.isdisjoint(record.denied)
 
 
 def _nothing_to_register(session: Session, live: LiveKey, document: dict[str, Any]) -> Answer:

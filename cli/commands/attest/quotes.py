@@ -37,7 +37,7 @@ UNUSABLE = {
     "collateral format": "the collateral's file is no collateral",
     "root certificate": "the root's file is no root certificate",
 }
-"""What is wrong with an unusable input, by the check that it fails."""
+"""Error texts for unusable inputs, by the check that fails."""
 
 
 def verify(

@@ -51,7 +51,7 @@ def test_a_wrong_password_is_a_clear_error(keystore: Path) -> None:
 
 def test_a_key_is_never_overwritten(keystore: Path) -> None:
     before = keystore.read_bytes()
-    with pytest.raises(KeystoreError, match="already there"):
+    with pytest.raises(KeystoreError, match="exists already"):
         new_keystore(keystore, "pw", os.urandom, scrypt_n=WEAK)
     assert keystore.read_bytes() == before
 

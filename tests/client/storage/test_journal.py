@@ -374,7 +374,7 @@ def test_another_programs_database_is_not_a_journal(path: Path) -> None:
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE photos (name)")
-    with pytest.raises(JournalCorrupt, match="something else"):
+    with pytest.raises(JournalCorrupt, match="another program"):
         Journal(path, TRAINER)
 
 
