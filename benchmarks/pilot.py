@@ -15,9 +15,10 @@ from earnest.protocol.recipe import Recipe
 from earnest.protocol.seed import fallback_seed
 from earnest.protocol.step import clip_norm
 from earnest.training.codecs import make_codec
+from earnest.training.diloco.clip_and_aggregate import aggregate
 from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
-from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.outer_step import outer_step
 from earnest.training.diloco.state import State, write_parameters
 from earnest.training.tasks.shakespeare import Shakespeare, demo_recipe
 

@@ -32,9 +32,10 @@ from benchmarks.simulated_idle import simulate_idle
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
 from earnest.protocol.schedule import Schedule
 from earnest.training.codecs import Update, inner_steps, make_codec
+from earnest.training.diloco.clip_and_aggregate import aggregate
 from earnest.training.diloco.engine import Machine, TrainerState, step_rates, train_round
 from earnest.training.diloco.optimizers import inner_optimizer, set_rate
-from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.outer_step import outer_step
 from earnest.training.diloco.overlap import local_start
 from earnest.training.diloco.precision import Precision
 from earnest.training.diloco.state import State, from_bytes, read_parameters, to_bytes, write_parameters

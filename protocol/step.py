@@ -1,6 +1,7 @@
 """Scalars of the next state: shares of the seats, and the clip norm. Protocol section 10.
 
-All float64 on the host, rounded once when they are applied to float32 tensors (`earnest.training.diloco.outer`).
+All float64 on the host, rounded once when they are applied to float32 tensors
+(`earnest.training.diloco.clip_and_aggregate`).
 """
 
 from collections.abc import Sequence

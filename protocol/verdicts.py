@@ -1,4 +1,9 @@
-"""Verdicts of a validator on an update. Protocol section 7."""
+"""Verdicts of a validator on an update. Protocol section 7.
+
+To add one: its number and meaning here, in `contracts/modules/verdicts.vy` and in the table of section 7; the rule
+that gives it in `earnest.validator.judge`; its penalty, if it has one, in `earnest.protocol.penalties`. CONTRIBUTING.md
+has the whole list.
+"""
 
 from enum import IntEnum
 

@@ -18,9 +18,10 @@ from earnest.protocol.recipe import CodecChoice, Outer, Recipe
 from earnest.protocol.seed import fallback_seed
 from earnest.protocol.step import clip_norm
 from earnest.training.codecs import CodecState, Update, inner_steps, make_codec
+from earnest.training.diloco.clip_and_aggregate import aggregate
 from earnest.training.diloco.engine import CPU, Machine, TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
-from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.outer_step import outer_step
 from earnest.training.diloco.overlap import local_start
 from earnest.training.diloco.state import Spec, State, read_parameters, write_parameters
 from earnest.training.privacy import privacy_filter

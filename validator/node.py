@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from earnest.base.errors import StorageError, Unavailable, WrongContent
+from earnest.base.errors import StorageError
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.node.node import Node, NodeParts
 from earnest.client.node.settler import TURN_S
@@ -23,7 +23,7 @@ from earnest.training.diloco.state import RootedState
 from earnest.training.tasks.task import Task
 from earnest.validator.attested import Enclaves
 from earnest.validator.judge import History, Judgement, RoundInputs, Submission, judge_round
-from earnest.validator.payload import OWN_FAILURE, UNAVAILABLE, Rejection, check_update
+from earnest.validator.payload import Rejection, check_update, check_updates
 from earnest.validator.report import abstention, build_report
 from earnest.validator.round import past_update
 from earnest.validator.similarity import COMPARED_ROUNDS, PastUpdate, original_of
@@ -206,31 +206,13 @@ class ValidatorNode(Node):
         )
 
     def _submissions(self, round: int) -> tuple[Submission, ...]:
-        """Returns all revealed updates, or the verdict in place of one that is missing or malformed.
-
-        A validator that could fetch no payload at all abstains instead of reporting them as unavailable: its own
-        network may have failed.
-        """
-        results = self.follower.updates(round)
-        reachable = any(isinstance(result, Update | PayloadError) for result in results.values())
-        return tuple(
-            self._submission(round, seat, self._checked(round, seat, result, reachable))
-            for seat, result in results.items()
-        )
-
-    def _submission(self, round: int, seat: int, update: Update | Rejection) -> Submission:
+        """Returns all revealed updates, or the verdict in place of one that is missing or malformed."""
         seen = self.record.round(round)
-        return Submission(seat, seen.manifests[seat], seen.commits[seat], update)
-
-    @staticmethod
-    def _checked(
-        round: int, seat: int, result: Update | PayloadError | StorageError | OSError, reachable: bool
-    ) -> Update | Rejection:
-        if isinstance(result, Update | PayloadError):
-            return check_update(result)
-        unavailable = isinstance(result, Unavailable | WrongContent) and reachable
-        log.warning("no payload", round=round, seat=seat, cause=str(result), abstaining=not unavailable)
-        return UNAVAILABLE if unavailable else OWN_FAILURE
+        updates = check_updates(round, self.follower.updates(round))
+        return tuple(
+            Submission(seat, seen.manifests[seat], seen.commits[seat], update)
+            for seat, update in updates.items()
+        )
 
     # Carried from round to round: harm and likeness from the journal, earlier updates from the record
 

@@ -31,7 +31,8 @@ from earnest.protocol.schedule import Schedule
 from earnest.protocol.seed import fallback_seed
 from earnest.protocol.step import clip_norm, shares
 from earnest.training.codecs import Codec, Update
-from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.clip_and_aggregate import aggregate
+from earnest.training.diloco.outer_step import outer_step
 from earnest.training.diloco.state import RootedState, StateError, state_bytes, to_bytes
 from earnest.training.diloco.tensorfile import PayloadError
 

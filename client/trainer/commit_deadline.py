@@ -1,4 +1,7 @@
-"""Rules that keep a commitment from being late: when training is cut short, and when a key may not be registered."""
+"""Rules that keep a commitment from being late: when training is cut short, and when a key may not be registered.
+
+A commitment that is not mined before its window ends is cancelled: the seat is absent in that round, at no cost.
+"""
 
 from __future__ import annotations
 
@@ -28,3 +31,10 @@ def reveal_is_near(reveal: Window, time: int) -> bool:
     """Returns whether registering a key now would last past the middle of the reveal window."""
     starts_late = time >= reveal.start or 2 * (time + REGISTRATION_S) >= reveal.start + reveal.end
     return starts_late and time < reveal.end
+
+
+def absence(committed: bool) -> str:
+    """Returns why a trained round has no revealed update, as text."""
+    if committed:
+        return "the update was committed but not revealed in its window: no pay, and a charge if most others revealed"
+    return "the commitment was not mined in its window: no pay, no charge"

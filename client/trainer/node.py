@@ -21,7 +21,7 @@ from earnest.client.node.node import Node, NodeParts
 from earnest.client.run.outcome import outcome, reason
 from earnest.client.storage.journal import SavedCommitment
 from earnest.client.trainer.attested_rounds import AttestedRounds
-from earnest.client.trainer.commit_deadline import commit_is_near, must_finish, reveal_is_near
+from earnest.client.trainer.commit_deadline import absence, commit_is_near, must_finish, reveal_is_near
 from earnest.client.trainer.job import Assignment, HonestWork, Interruptible, Job
 from earnest.client.trainer.timesheet import TRAINING, Timesheet
 from earnest.client.trainer.trainer_states import TrainerStates
@@ -185,6 +185,10 @@ class TrainerNode(Node):
             self._decided.add(round)
             if seat in self.record.round(round).manifests:
                 self._log_outcome(round, seat)
+            elif self.parts.journal.commitment(self.run, round, self.role) is not None:
+                log.warning(
+                    "absent", round=round, seat=seat, cause=absence(seat in self.record.round(round).commits)
+                )
 
     def _log_outcome(self, round: int, seat: int) -> None:
         result = outcome(self.record, round, seat)

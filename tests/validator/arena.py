@@ -20,9 +20,10 @@ from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.seed import fallback_seed, round_seed
 from earnest.training.codecs import Codec, PayloadError, Update, make_codec
+from earnest.training.diloco.clip_and_aggregate import aggregate
 from earnest.training.diloco.engine import TrainerState, train_round
 from earnest.training.diloco.initial import initial_state
-from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.outer_step import outer_step
 from earnest.training.diloco.state import state_root
 from earnest.training.tasks.task import Task
 from earnest.validator.judge import History, Judgement, RoundInputs, Submission, judge_round

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from earnest.protocol.recipe import Recipe
 from earnest.training.codecs import Update
-from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.clip_and_aggregate import aggregate
+from earnest.training.diloco.outer_step import outer_step
 from earnest.training.diloco.state import State
 
 

@@ -287,3 +287,19 @@ def test_a_trainer_is_told_of_a_void_round(tmp_path: Path) -> None:
     (told,) = [log for log in logs if log["event"] == "round void"]
     assert (told["round"], told["seat"]) == (0, 0)
     assert "more than half" in told["cause"]
+
+
+def test_a_commitment_that_is_never_mined_is_logged_as_an_absence_without_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = TrainerNode.submit
+
+    def lose_the_commitment(node: TrainerNode, intent: str, *arguments: Any) -> bool:
+        return not intent.startswith("commit/") and submit(node, intent, *arguments)
+
+    monkeypatch.setattr(TrainerNode, "submit", lose_the_commitment)
+    with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world, capture_logs() as logs:
+        world.play()
+    absences = [log for log in logs if log["event"] == "absent"]
+    assert [(log["round"], log["seat"]) for log in absences] == [(0, 0)]
+    assert "no pay, no charge" in absences[0]["cause"]

@@ -9,7 +9,8 @@ import sys
 import torch
 
 from earnest.training.codecs import DenseBf16, Topk2Bit
-from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.clip_and_aggregate import aggregate
+from earnest.training.diloco.outer_step import outer_step
 from earnest.training.diloco.state import Parameters, Spec, State, to_bytes
 
 WIDE = Spec((("a", (300, 333)), ("b", (7,))))  # large enough for torch to split it among threads

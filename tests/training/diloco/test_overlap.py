@@ -9,8 +9,9 @@ import torch
 
 from earnest.protocol.recipe import CodecChoice, Outer
 from earnest.training.codecs import Update, make_codec
+from earnest.training.diloco.clip_and_aggregate import aggregate
 from earnest.training.diloco.engine import TrainerState, train_round
-from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.outer_step import outer_step
 from earnest.training.diloco.overlap import local_start
 from earnest.training.diloco.state import State, to_bytes
 from tests.training.diloco.test_engine import IDS, RECIPE, STATE, TASK, flat, mean_loss

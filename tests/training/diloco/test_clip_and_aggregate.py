@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from earnest.training.codecs import Codec, DenseBf16, Topk2Bit, Update
-from earnest.training.diloco.outer import aggregate, outer_step
+from earnest.training.diloco.clip_and_aggregate import aggregate
+from earnest.training.diloco.outer_step import outer_step
 from earnest.training.diloco.state import State, to_bytes
 from tests.training.codecs.updates import SMALL, bf16, random_update, topk_file, update_of
 

@@ -1,4 +1,4 @@
-"""The outer step: from a round's counted updates to the next state, bit-identical everywhere (Protocol section 10).
+"""The outer gradient: a round's updates, clipped to the clip norm and averaged, bit-identical everywhere (section 10).
 
 Only elementwise float32 multiply, add, subtract and divide, one operation at a time, seats in ascending order. Scalars
 are computed in float64 on the host and rounded to float32 once. No `alpha=`, `addcmul`, `lerp`, `torch.optim` or
@@ -8,18 +8,16 @@ compilation: they fuse a multiply with an add on some machines and not on others
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from earnest.protocol.step import clip_factor, least_divisor
 from earnest.training.codecs import Update
-from earnest.training.codecs.update import float32
-from earnest.training.diloco.state import Parameters, State
+from earnest.training.diloco.state import Parameters
 
 
 def aggregate(
-    updates: Sequence[tuple[int, Update]], shares: Mapping[int, float], limit: float, mode: str
+    updates: Sequence[tuple[int, Update]], shares: Mapping[int, float], clip_norm: float, mode: str
 ) -> Parameters:
-    """Returns the outer gradient: updates by seat, clipped to the norm `limit`, weighted by `shares` (sum 1).
+    """Returns the outer gradient: updates by seat, clipped to norm `clip_norm`, weighted by `shares` (sum 1).
 
     Mode "mean" is the weighted sum. In mode "contributor-mean" each coordinate is divided by the sum of the shares
     that sent it (arXiv 2508.15706, reference code); a coordinate that nobody sent is 0. Seats without a share are
@@ -34,24 +32,10 @@ def aggregate(
     total, weight = torch.zeros(spec.size), torch.zeros(spec.size)
     for seat, share in counted.items():
         update = by_seat[seat]
-        update.add_to(total, share * clip_factor(update.norm, limit))
+        update.add_to(total, share * clip_factor(update.norm, clip_norm))
         update.add_sent_to(weight, share)
     if mode == "contributor-mean":
         total = total / torch.maximum(weight, float32(least_divisor(len(counted))))
     elif mode != "mean":
         raise ValueError(f"no aggregation named {mode!r}; there are mean and contributor-mean")
     return spec.split(total)
-
-
-def outer_step(state: State, outer_gradient: Mapping[str, Tensor], lr: float, momentum: float) -> State:
-    """Takes one Nesterov step: b = mu * b + d; theta = theta - lr * (d + mu * b). Not called for a void round.
-
-    The clip norm is not changed: the caller, who knows the round's consensus, sets the next one.
-    """
-    rate, decay = float32(lr), float32(momentum)
-    parameters, momenta = {}, {}
-    for name, value in state.parameters.items():
-        gradient = outer_gradient[name]
-        momenta[name] = state.momentum[name] * decay + gradient
-        parameters[name] = value - (momenta[name] * decay + gradient) * rate
-    return State(parameters, momenta, state.clip_norm)
