@@ -11,6 +11,7 @@ import torch
 
 from earnest.protocol.step import clip_factor, least_divisor
 from earnest.training.codecs import Update
+from earnest.training.codecs.update import float32
 from earnest.training.diloco.state import Parameters
 
 
