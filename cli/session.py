@@ -215,7 +215,7 @@ class Session:
         if self._finished or not sends or self.flags.dry_run:
             return
         self._finished = True
-        from earnest.client.account.commands import finish_earlier
+        from earnest.client.account.sending import finish_earlier
         from earnest.client.storage.journal import Journal
 
         path = self.folder(self.account) / "journal.sqlite"

@@ -11,7 +11,7 @@ from earnest.cli.session import Session, coins
 
 if TYPE_CHECKING:
     from earnest.client.account.account import Account
-    from earnest.client.account.commands import EstimatedCall
+    from earnest.client.account.sending import EstimatedCall
     from earnest.client.account.transactions import PlannedCall
     from earnest.client.chain.answers import Receipt
     from earnest.client.chain.contracts import Contract
@@ -33,7 +33,7 @@ def send(
     `label` names the command and its arguments for the journal. `results` reads values from the receipts into the
     document; `done` is the last line for people, or makes it from the document.
     """
-    from earnest.client.account.commands import estimate_calls
+    from earnest.client.account.sending import estimate_calls
 
     session.finish_earlier()
     plan = estimate_calls(session.deployment, session.account, steps)
@@ -53,7 +53,7 @@ def send(
 
 def transact(session: Session, account: Account, label: str, steps: Sequence[PlannedCall]) -> list[Receipt]:
     """Sends the steps in order, with a notice for each, and returns their receipts."""
-    from earnest.client.account.commands import perform
+    from earnest.client.account.sending import perform
 
     return perform(account, label, steps, lambda step: session.notice(f"{step.purpose} ..."))
 

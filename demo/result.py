@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from earnest.attestation.roots import SIMULATED_WARNING
+from earnest.base.strict_json import read_json
 from earnest.client.node.node import Node
 from earnest.client.trainer.node import TrainerNode
 from earnest.demo.attacks.enclaves import Cheat
@@ -142,7 +142,8 @@ class ResultDocument:
         if report is None or not any(report.measurements):
             return []
         store = self.world.account(self.judge.name).public
-        measurements = json.loads(store.get(report.measurements, MAX_MEASUREMENTS_BYTES))
+        content = store.get(report.measurements, MAX_MEASUREMENTS_BYTES)
+        measurements = read_json(content, max_bytes=MAX_MEASUREMENTS_BYTES)
         return [
             entry["reason"] for entry in measurements["seats"] if entry["seat"] == seat and "reason" in entry
         ]

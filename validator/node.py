@@ -139,7 +139,7 @@ class ValidatorNode(Node):
 
     def _write_report(self, round: int) -> None:
         """Judges the round, unless it is judged or its inputs are not complete yet."""
-        if round in self._reports or self.parts.journal.commitment(self.run, round, self.role):
+        if round in self._reports or self.parts.journal.salts.find(self.run, round, self.role):
             return
         newest = self.reached(self.follower.newest, round)
         base = self.reached(self.follower.base, round)
@@ -253,7 +253,7 @@ class ValidatorNode(Node):
         journal, runs = self.parts.journal, self.parts.contracts.runs
         if self.record.round(round).seed is None:
             return
-        saved = journal.commitment(self.run, round, self.role)
+        saved = journal.salts.find(self.run, round, self.role)
         if saved is None:
             if round not in self._reports:
                 return
@@ -267,7 +267,7 @@ class ValidatorNode(Node):
                 report.hash(),
                 salt,
             )
-            saved = journal.save_commitment(self.run, round, self.role, digest, salt, words=report.words())
+            saved = journal.salts.save(self.run, round, self.role, digest, salt, words=report.words())
         self.submit(
             f"report-commit/{round}",
             runs.report_commit(self.run, round, seat, saved.commitment),
@@ -276,7 +276,7 @@ class ValidatorNode(Node):
         )
 
     def _reveal_report(self, round: int, seat: int, head: BlockRef) -> None:
-        saved = self.parts.journal.commitment(self.run, round, self.role)
+        saved = self.parts.journal.salts.find(self.run, round, self.role)
         runs = self.parts.contracts.runs
         if saved is None:
             return

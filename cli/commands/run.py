@@ -25,7 +25,7 @@ from earnest.cli.transactions import (
     transaction_line,
     would_send,
 )
-from earnest.client.account.commands import due_calls, estimate_calls, settle_due
+from earnest.client.account.sending import due_calls, estimate_calls, settle_due
 from earnest.client.account.transactions import (
     PlannedCall,
     end_calls,

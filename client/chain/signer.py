@@ -15,6 +15,7 @@ from eth_keyfile.keyfile import create_keyfile_json, extract_key_from_keyfile
 from eth_utils.address import is_address, to_checksum_address
 
 from earnest.base.errors import KeystoreError, WrongPassword
+from earnest.base.strict_json import read_json
 
 STRONG_SCRYPT_N = 1 << 18
 """scrypt's cost in the keystore standard, about a second; use less only for keys without value."""
@@ -102,7 +103,7 @@ def keystore_address(path: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path.read_bytes())
     except FileNotFoundError:
         raise KeystoreError(f"there is no key file {path}", "make one with `earnest keys new`") from None
     except (OSError, ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import ceil
@@ -15,7 +14,7 @@ from earnest.attestation.policy_file import PolicyFile
 from earnest.base.addresses import checked_address
 from earnest.base.amounts import parse_amount
 from earnest.base.errors import EarnestError
-from earnest.base.strict_json import check_depth
+from earnest.base.strict_json import check_depth, read_json, write_json
 from earnest.protocol.assignment import HELD_OUT_SETS
 from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
@@ -168,8 +167,8 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         task = load_task(str(self.recipe.get("task", "")), self.recipe.get("task_options", {}))
         try:
             plain = Recipe(task=str(self.recipe["task"]), pool_size=task.pool_size)
-            document = _merged(json.loads(plain.to_json()), self.recipe, "recipe")
-            recipe = Recipe.from_json(json.dumps(document).encode())
+            document = _merged(read_json(plain.to_json()), self.recipe, "recipe")
+            recipe = Recipe.from_json(write_json(document))
             recipe.sample_pool().check(self.trainers)
         except (RecipeError, ValueError) as error:
             raise RunFileError(f"the recipe cannot be used: {error}", "correct it in the run file") from error

@@ -5,35 +5,25 @@ that a killed node continues after a restart. A damaged journal is an error and 
 without its salt a commitment cannot be revealed, which costs bond.
 """
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
-
 from earnest.base.errors import StorageError
 from earnest.client.chain.outbox import Intent, Status
+from earnest.client.storage import salts
 from earnest.client.storage.database import Database, JournalForeign, Migration
 from earnest.client.storage.lease import Lease
-from earnest.protocol.manifest import Manifest
-from earnest.protocol.run import Role
 
-__all__ = ["Journal", "JournalForeign", "SavedCommitment"]
+__all__ = ["Journal", "JournalForeign"]
 
 APPLICATION_ID = 0x4541524E  # "EARN", in the file's header
-WORD = 32
 
 MIGRATIONS: tuple[Migration, ...] = (
     (
         "CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
         "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
-        """CREATE TABLE commitments (
-            run INTEGER NOT NULL, round INTEGER NOT NULL, role INTEGER NOT NULL,
-            commitment BLOB NOT NULL, salt BLOB NOT NULL, manifest BLOB, words BLOB NOT NULL,
-            PRIMARY KEY (run, round, role)
-        ) WITHOUT ROWID""",
+        salts.TABLE,
         # Amounts of wei do not fit SQLite's 64-bit integers: they are decimal text.
         """CREATE TABLE intents (
             name TEXT PRIMARY KEY, recipient TEXT NOT NULL, data BLOB NOT NULL, value TEXT NOT NULL,
@@ -44,22 +34,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     ),
 )
 """Append only: existing nodes have files of every version."""
-
-
-@dataclass(frozen=True)
-class SavedCommitment:
-    """A seat's commitment in a round, with the salt and everything else that its reveal needs."""
-
-    run: int
-    round: int
-    role: Role
-    commitment: bytes
-    salt: bytes
-    manifest: Manifest | None
-    """A trainer's manifest."""
-
-    words: tuple[bytes, ...]
-    """A validator's report, as the 32-byte words that it reveals."""
 
 
 class Journal:
@@ -83,6 +57,7 @@ class Journal:
         self._lease = Lease(path.with_name(f"{path.name}.lock"), f"journal {path}")
         try:
             self._database = Database(path, APPLICATION_ID, MIGRATIONS)
+            self.salts = salts.Salts(self._database)
             try:
                 self._identify({"owner": owner.lower(), "deployment": deployment})
             except BaseException:
@@ -118,53 +93,6 @@ class Journal:
         """Writes `value` under `key`."""
         with self.transaction():
             self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", key, value)
-
-    # Commitments
-
-    def save_commitment(
-        self,
-        run: int,
-        round: int,
-        role: Role,
-        commitment: bytes,
-        salt: bytes,
-        *,
-        manifest: Manifest | None = None,
-        words: Sequence[bytes] = (),
-    ) -> SavedCommitment:
-        """Saves a commitment before its transaction is sent; on return it survives a power cut.
-
-        A seat commits once per round: the first commitment saved is kept, and returned by every later call; send
-        that one. Raises RuntimeError inside a `transaction`, where it could not be durable on return.
-        """
-        if self._database.in_transaction:
-            raise RuntimeError("a commitment saved inside a transaction would not be durable on return")
-        claim = None if manifest is None else msgspec.json.encode(manifest)
-        with self.transaction():
-            self._database.execute(
-                "INSERT OR IGNORE INTO commitments VALUES (?, ?, ?, ?, ?, ?, ?)",
-                *(run, round, int(role), commitment, salt, claim, b"".join(words)),
-            )
-        saved = self.commitment(run, round, role)
-        if saved is None:
-            raise self._database.corrupt("a commitment that was just written is missing")
-        return saved
-
-    def commitment(self, run: int, round: int, role: Role) -> SavedCommitment | None:
-        """Returns the commitment saved for this role in this round, or None."""
-        row = self._database.row(
-            "SELECT commitment, salt, manifest, words FROM commitments WHERE (run, round, role) = (?, ?, ?)",
-            *(run, round, int(role)),
-        )
-        if row is None:
-            return None
-        digest, salt, claim, words = row
-        try:
-            manifest = None if claim is None else msgspec.json.decode(claim, type=Manifest)
-        except msgspec.DecodeError as error:
-            raise self._database.corrupt(f"the manifest of run {run}, round {round}: {error}") from error
-        pieces = tuple(words[i : i + WORD] for i in range(0, len(words), WORD))
-        return SavedCommitment(run, round, Role(role), digest, salt, manifest, pieces)
 
     # Open transactions (the outbox's IntentStore)
 

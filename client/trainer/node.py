@@ -19,7 +19,7 @@ from earnest.base.errors import EarnestError, Reverted, StorageError
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.node.node import Node, NodeParts
 from earnest.client.run.outcome import outcome, reason
-from earnest.client.storage.journal import SavedCommitment
+from earnest.client.storage.salts import SavedCommitment
 from earnest.client.trainer.attested_rounds import AttestedRounds
 from earnest.client.trainer.commit_deadline import absence, commit_is_near, must_finish, reveal_is_near
 from earnest.client.trainer.job import Assignment, HonestWork, Interruptible, Job
@@ -254,7 +254,7 @@ class TrainerNode(Node):
 
     def _has_worked(self, round: int) -> bool:
         done = round in self._skipped or round in self._work
-        return done or self.parts.journal.commitment(self.run, round, self.role) is not None
+        return done or self.parts.journal.salts.find(self.run, round, self.role) is not None
 
     def _start(self, due: Assignment) -> None:
         base = self.follower.base(due.round)
@@ -343,7 +343,7 @@ class TrainerNode(Node):
         if self.follower.recipe.overlap != "eager" or self.follower.schedule.base_round(round) == round - 1:
             return None
         seat = self.seat_in(round - 1)
-        saved = self.parts.journal.commitment(self.run, round - 1, self.role)
+        saved = self.parts.journal.salts.find(self.run, round - 1, self.role)
         if seat is None or saved is None or saved.manifest is None:
             return None
         if seat not in self.record.round(round - 1).commits:
@@ -365,7 +365,7 @@ class TrainerNode(Node):
     def _commit(self, round: int, seat: int) -> None:
         if not self.record.may_commit(seat, round):
             return
-        saved = self.parts.journal.commitment(self.run, round, self.role)
+        saved = self.parts.journal.salts.find(self.run, round, self.role)
         if saved is None and round in self._work:
             saved = self._save_commitment(round, self._work[round])
             del self._work[round]  # only after it is saved: a full disk may have room later
@@ -404,7 +404,7 @@ class TrainerNode(Node):
         digest = commitment(parts.chain.chain_id, runs, self.run, round, parts.owner, manifest.hash(), salt)
         if self.attested_rounds is not None:
             self.attested_rounds.sign(round, manifest.hash(), self.follower.schedule.opens(round))
-        saved = parts.journal.save_commitment(self.run, round, self.role, digest, salt, manifest=manifest)
+        saved = parts.journal.salts.save(self.run, round, self.role, digest, salt, manifest=manifest)
         if self._checkpoints:
             self._checkpoints.clear()
         return saved
@@ -412,7 +412,7 @@ class TrainerNode(Node):
     # Reveal
 
     def _reveal(self, round: int, seat: int, head: BlockRef) -> None:
-        saved = self.parts.journal.commitment(self.run, round, self.role)
+        saved = self.parts.journal.salts.find(self.run, round, self.role)
         runs = self.parts.contracts.runs
         if saved is None or saved.manifest is None:
             return
@@ -456,7 +456,7 @@ class TrainerNode(Node):
     def _is_pressed(self, round: int, time: int) -> bool:
         """Returns whether registering a key at `time` could delay the round's commitment or reveal."""
         schedule, seat, recorded = self.follower.schedule, self.seat_in(round), self.record.round(round)
-        if seat in recorded.commits or self.parts.journal.commitment(self.run, round, self.role) is not None:
+        if seat in recorded.commits or self.parts.journal.salts.find(self.run, round, self.role) is not None:
             return reveal_is_near(schedule.reveal(round), time) and seat not in recorded.manifests
         return seat is not None and commit_is_near(schedule.commit(round), time)
 

@@ -26,7 +26,7 @@ from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, block, progress, when
 from earnest.cli.session import Session
 from earnest.cli.transactions import consent, transaction, transaction_line, would_send
-from earnest.client.account.commands import UnfinishedError
+from earnest.client.account.sending import UnfinishedError
 from earnest.client.account.transactions import PlannedCall
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _register(
     *,
     again: bool,
 ) -> Answer:
-    from earnest.client.account.commands import estimate_calls, finish_earlier
+    from earnest.client.account.sending import estimate_calls, finish_earlier
     from earnest.client.trainer.enclave_keys import REGISTER_STEP, EnclaveKeys
 
     account = session.open_account(trainer)
@@ -235,7 +235,7 @@ def _would_register(
     """Answers --dry-run, with a throw-away key, so that nothing is written."""
     from earnest.attestation.prover.enclave_key import EnclaveKey
     from earnest.attestation.prover.key_registration import KeyScope, prepare_registration
-    from earnest.client.account.commands import estimate_calls
+    from earnest.client.account.sending import estimate_calls
     from earnest.client.trainer.enclave_keys import REGISTER_STEP
 
     registry = session.contracts.registry

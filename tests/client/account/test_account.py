@@ -110,7 +110,7 @@ def test_killed_at_any_instruction_it_goes_on_and_sends_nothing_twice(victim: st
         intents = account.journal._database.execute("SELECT hashes FROM intents")
         assert world.transactions(victim) == len(intents), "every nonce belongs to one intent"
         assert all(len(hashes.split()) == 1 for (hashes,) in intents)
-        saved = account.journal.commitment(world.run, 0, role)
+        saved = account.journal.salts.find(world.run, 0, role)
         assert saved is not None
         if role is Role.TRAINER:
             assert record.round(0).manifests[0] == saved.manifest
@@ -124,7 +124,7 @@ def test_what_was_committed_is_revealed_even_if_training_would_now_give_somethin
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         world.play(until=world.schedule.commit(0).start + 1)
         world.turn()
-        saved = world.account("trainer-0").journal.commitment(world.run, 0, Role.TRAINER)
+        saved = world.account("trainer-0").journal.salts.find(world.run, 0, Role.TRAINER)
         assert saved is not None
         world.open("trainer-0").serve()
         world.node("trainer-0", forge=lambda work: b"something else")

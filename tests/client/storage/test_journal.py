@@ -23,9 +23,9 @@ from earnest.client.storage.journal import (
     MIGRATIONS,
     Journal,
     JournalForeign,
-    SavedCommitment,
 )
 from earnest.client.storage.lease import Lease
+from earnest.client.storage.salts import SavedCommitment
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.run import Role
 
@@ -133,41 +133,41 @@ def test_only_the_nodes_user_can_read_the_salts(journal: Journal, path: Path) ->
 
 def test_a_commitment_is_there_with_all_that_its_reveal_needs(path: Path) -> None:
     with Journal(path, TRAINER) as journal:
-        assert journal.commitment(1, 4, Role.TRAINER) is None
-        journal.save_commitment(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
-        journal.save_commitment(1, 4, Role.VALIDATOR, b"d" * 32, b"t" * 32, words=WORDS)
+        assert journal.salts.find(1, 4, Role.TRAINER) is None
+        journal.salts.save(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
+        journal.salts.save(1, 4, Role.VALIDATOR, b"d" * 32, b"t" * 32, words=WORDS)
     with Journal(path, TRAINER) as journal:
-        assert journal.commitment(1, 4, Role.TRAINER) == SavedCommitment(
+        assert journal.salts.find(1, 4, Role.TRAINER) == SavedCommitment(
             1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, MANIFEST, ()
         )
-        assert journal.commitment(1, 4, Role.VALIDATOR) == SavedCommitment(
+        assert journal.salts.find(1, 4, Role.VALIDATOR) == SavedCommitment(
             1, 4, Role.VALIDATOR, b"d" * 32, b"t" * 32, None, WORDS
         )
-        assert journal.commitment(1, 5, Role.TRAINER) is None
-        assert journal.commitment(2, 4, Role.TRAINER) is None
+        assert journal.salts.find(1, 5, Role.TRAINER) is None
+        assert journal.salts.find(2, 4, Role.TRAINER) is None
 
 
 def test_a_second_commitment_of_a_round_is_refused_and_the_first_returned(journal: Journal) -> None:
-    first = journal.save_commitment(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
-    second = journal.save_commitment(
+    first = journal.salts.save(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
+    second = journal.salts.save(
         1, 4, Role.TRAINER, b"e" * 32, b"u" * 32, manifest=replace(MANIFEST, update=b"\x09" * 32)
     )
     assert second == first
-    assert journal.commitment(1, 4, Role.TRAINER) == first
-    assert journal.save_commitment(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST) == first
+    assert journal.salts.find(1, 4, Role.TRAINER) == first
+    assert journal.salts.save(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST) == first
 
 
 def test_a_commitment_is_never_part_of_a_transaction_that_could_be_undone(journal: Journal) -> None:
     with pytest.raises(RuntimeError, match="durable"), journal.transaction():
-        journal.save_commitment(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
-    assert journal.commitment(1, 4, Role.TRAINER) is None
+        journal.salts.save(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
+    assert journal.salts.find(1, 4, Role.TRAINER) is None
 
 
 def test_a_manifest_that_does_not_decode_is_corruption(journal: Journal) -> None:
-    journal.save_commitment(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
+    journal.salts.save(1, 4, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
     journal._database.execute("UPDATE commitments SET manifest = x'7b7d'")
     with pytest.raises(JournalCorrupt, match="manifest of run 1, round 4"):
-        journal.commitment(1, 4, Role.TRAINER)
+        journal.salts.find(1, 4, Role.TRAINER)
 
 
 # Intents
@@ -315,7 +315,7 @@ def fill(path: Path) -> int:
     """A closed journal of several pages; returns its size."""
     with Journal(path, TRAINER) as journal:
         for round in range(64):
-            journal.save_commitment(1, round, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
+            journal.salts.save(1, round, Role.TRAINER, b"c" * 32, b"s" * 32, manifest=MANIFEST)
     return path.stat().st_size
 
 
@@ -359,7 +359,7 @@ def test_damage_under_an_open_journal_is_found_when_read(path: Path) -> None:
         )  # as when other pages had pushed these out of memory
         with pytest.raises(JournalCorrupt):
             for round in range(64):
-                journal.commitment(1, round, Role.TRAINER)
+                journal.salts.find(1, round, Role.TRAINER)
 
 
 def test_a_missing_main_file_beside_its_log_is_corruption(path: Path) -> None:
@@ -431,11 +431,11 @@ def killed_node(path: Path, script: str) -> Iterator[str]:
 
 
 def test_a_killed_nodes_commitment_is_there(path: Path) -> None:
-    save = "then_wait(journal.save_commitment(1, 4, Role.TRAINER, b'c' * 32, b's' * 32).salt.hex())"
+    save = "then_wait(journal.salts.save(1, 4, Role.TRAINER, b'c' * 32, b's' * 32).salt.hex())"
     with killed_node(path, save) as salt:
         assert salt == (b"s" * 32).hex()
     with Journal(path, TRAINER) as journal:
-        again = journal.save_commitment(1, 4, Role.TRAINER, b"e" * 32, b"u" * 32)
+        again = journal.salts.save(1, 4, Role.TRAINER, b"e" * 32, b"u" * 32)
         assert (again.commitment, again.salt) == (b"c" * 32, b"s" * 32)
 
 

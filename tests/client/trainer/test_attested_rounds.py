@@ -162,7 +162,7 @@ def play(world: World) -> Played:
 
 def kill(world: World) -> None:
     """Ends the process between commit and reveal; the enclave's key is lost, too."""
-    assert world.account(KILLED).journal.commitment(world.run, 0, Role.TRAINER) is not None
+    assert world.account(KILLED).journal.salts.find(world.run, 0, Role.TRAINER) is not None
     for path in (world.account(KILLED).folder / "enclave").iterdir():
         path.unlink()
     world.open(KILLED)

@@ -63,7 +63,7 @@ def test_who_loses_a_seat_finishes_the_round_and_who_took_it_begins_with_the_nex
         assert world.bond(T1) == TRAINER_BOND, "nothing of what it committed to stayed hidden"
         verdicts = [record.settled(round).verdicts[1] for round in range(3)]
         assert verdicts == [Verdict.ACCEPTED] * 3, "both served their payloads from their own addresses"
-        assert world.accounts[T9].journal.commitment(world.run, 1, Role.TRAINER) is None
+        assert world.accounts[T9].journal.salts.find(world.run, 1, Role.TRAINER) is None
 
 
 def test_an_operator_works_with_its_own_key_for_the_owners_seat(tmp_path: Path) -> None:

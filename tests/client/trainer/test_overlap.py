@@ -177,7 +177,7 @@ def test_a_node_that_is_stopped_in_the_middle_goes_on_from_there(tmp_path: Path)
         local = train_round(
             Shakespeare(**OPTIONS), EAGER, rooted.state, samples.assigned[0], 0, 1, TrainerState()
         )
-        saved = again.parts.journal.commitment(world.run, 0, Role.TRAINER)
+        saved = again.parts.journal.salts.find(world.run, 0, Role.TRAINER)
         assert saved is not None and saved.manifest is not None
         assert saved.manifest.update == content_root(
             again.follower.codec.encode(local.pseudo_gradient).payload
@@ -211,4 +211,4 @@ def test_a_void_round_leaves_nothing_that_error_feedback_would_owe(tmp_path: Pat
         )  # type: ignore[union-attr]
         world.nodes[V0] = silent
         world.play()
-        assert node.parts.journal.commitment(world.run, 1, Role.TRAINER) is not None
+        assert node.parts.journal.salts.find(world.run, 1, Role.TRAINER) is not None
