@@ -27,8 +27,8 @@ MAX_RUN_FILE_BYTES = 1 << 20
 SETUP_BLOCKS = 5
 """Blocks that opening a run may take: four transactions in sequence."""
 
-PAID_SHARE = 0.8
-"""Share of the trainer pool P that honest trainers are paid: an average update has a weight of about 0.8."""
+PAID_SHARE = 0.6
+"""Share of the trainer pool P that honest trainers are paid: an average update has a weight of about 0.6."""
 
 
 class RunFileError(EarnestError):
