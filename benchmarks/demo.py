@@ -25,6 +25,7 @@ from rich.table import Table
 from earnest.demo.attacks.trainers import ATTACKS
 from earnest.demo.options import DemoOptions
 from earnest.demo.play import set_up
+from earnest.training.codecs import Update
 from earnest.validator.judge import Judgement, RoundInputs, judge_round
 
 AT_ONCE = 2
@@ -35,7 +36,11 @@ def judge_once() -> Callable[[RoundInputs], Judgement]:
     known: dict[tuple[Any, ...], Judgement] = {}
 
     def judge(inputs: RoundInputs) -> Judgement:
-        key = (inputs.newest_root, inputs.seed, tuple((s.seat, s.payload) for s in inputs.submissions))
+        key = (
+            inputs.newest_root,
+            inputs.seed,
+            tuple((s.seat, s.manifest.update, isinstance(s.update, Update)) for s in inputs.submissions),
+        )
         if key not in known:
             known[key] = judge_round(inputs)
         return known[key]

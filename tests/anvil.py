@@ -19,7 +19,7 @@ KEY = bytes.fromhex("ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f
 """The first account of anvil's published test mnemonic: funded there, worth nothing anywhere."""
 
 _MODULES = Path(__file__).parents[1] / "node_modules/.bin"
-_PATIENCE_S = 30.0
+_PATIENCE_S = 240.0
 
 
 def search_path() -> str:

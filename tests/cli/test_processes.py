@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import BEAT_S, Place, Result, TestEnvironment
 
 Cli = Callable[..., Result]
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from tests.anvil import anvil_command, free_port
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "a good password"
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 GWEI, COIN = 10**9, 10**18
 
 

@@ -370,7 +370,7 @@ def test_nothing_that_differs_in_a_signed_byte_is_accepted(offset: int, mask: in
         (b"", "the header needs 48 bytes"),
         (b"\0" * 5000, "version 0 is not supported"),
         (GENUINE.quote[:700], "needs"),
-        (b"\xff" * (MAX_QUOTE + 1), "more than a quote's"),
+        (b"\xff" * (MAX_QUOTE + 1), "exceed a quote's limit"),
         (GENUINE.quote[: GENUINE.quote.index(b"-----BEGIN")], "the certificate chain needs"),
         (GENUINE.quote.replace(b"-----BEGIN", b"-----XXXXX"), "no certificate at byte 0"),
     ],

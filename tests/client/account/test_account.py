@@ -13,7 +13,7 @@ from web3.types import RPCEndpoint, RPCResponse
 
 from earnest.base.errors import EarnestError, JournalLocked
 from earnest.client.account.account import Account
-from earnest.demo.world import World
+from earnest.demo.world import World, role_of
 from earnest.deploy.devnet.server import DevnetProvider
 from earnest.protocol.run import Role
 from tests.client.world import make_world
@@ -100,7 +100,7 @@ def test_killed_at_any_instruction_it_goes_on_and_sends_nothing_twice(victim: st
             world.devnet.travel(due)
         record = world.deployment.read_run(world.run)
         mine = [event for event in record.events if event.args.get("seat") == 0]
-        role = world.role(victim)
+        role = role_of(victim)
         expected = (
             ["Committed", "Revealed"] if role is Role.TRAINER else ["ReportCommitted", "ReportRevealed"]
         )
