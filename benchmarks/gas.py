@@ -36,7 +36,7 @@ from tests.contracts.harness import Evm, Reverted, System, account, compiled
 from tests.contracts.rounds import SALT, SPONSOR, TRAINERS, VALIDATORS, Run, accepted, report, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMES = ("deployer", "sink", "sponsor", "stranger")
+NAMES = ("deployer", "sink", "sponsor", "stranger", "registry")
 WEI = 10**30
 MAX_FEE = 10**12
 BYTECODE_LIMIT = 24_576
