@@ -207,12 +207,12 @@ class ValidatorNode(Node):
 
     def _submissions(self, round: int) -> tuple[Submission, ...]:
         """Returns all revealed updates, or the verdict in place of one that is missing or malformed."""
-        seen = self.record.round(round)
         updates = check_updates(round, self.follower.updates(round))
-        return tuple(
-            Submission(seat, seen.manifests[seat], seen.commits[seat], update)
-            for seat, update in updates.items()
-        )
+        return tuple(self._submission(round, seat, update) for seat, update in updates.items())
+
+    def _submission(self, round: int, seat: int, update: Update | Rejection) -> Submission:
+        seen = self.record.round(round)
+        return Submission(seat, seen.manifests[seat], seen.commits[seat], update)
 
     # Carried from round to round: harm and likeness from the journal, earlier updates from the record
 

@@ -95,7 +95,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     windows: _Windows
     admission: _Admission
     recipe: dict[str, Any]
-    penalties: _Penalties = _Penalties()
+    penalties: _Penalties = _Penalties()  # pyright: ignore[reportInvalidTypeForm]
     verification: Verification = "incentive"
     attestation_policy: str | None = None
     """Path of a policy file, relative to the run file."""

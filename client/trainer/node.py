@@ -185,7 +185,7 @@ class TrainerNode(Node):
             self._decided.add(round)
             if seat in self.record.round(round).manifests:
                 self._log_outcome(round, seat)
-            elif self.parts.journal.commitment(self.run, round, self.role) is not None:
+            elif self.parts.journal.salts.find(self.run, round, self.role) is not None:
                 log.warning(
                     "absent", round=round, seat=seat, cause=absence(seat in self.record.round(round).commits)
                 )
