@@ -170,7 +170,7 @@ def test_it_is_asked_for_again_after_a_day(cache: CollateralCache, service: Serv
     ],
     ids=["network", "service", "nonsense", "altered", "another signer", "expired"],
 )
-def test_what_was_verified_is_kept_while_the_source_fails(
+def test_verified_collateral_is_kept_while_the_source_fails(
     cache: CollateralCache, service: Service, failure: bytes | BaseException, cause: str
 ) -> None:
     service.answer = failure

@@ -130,6 +130,6 @@ def test_a_wrong_value_is_refused_by_name(changed: dict[str, Any], reason: str) 
         (b"\xff", "not UTF-8"),
     ],
 )
-def test_what_is_no_document_says_why(data: bytes, reason: str) -> None:
+def test_a_malformed_document_is_refused_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(PolicyDocumentError, match=reason):
         PolicyDocument.from_json(data)

@@ -94,6 +94,6 @@ def test_anything_else_is_refused(content: bytes, reason: str) -> None:
         PolicyFile.from_bytes(content)
 
 
-def test_a_missing_file_is_told_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PolicyFileError, match="No such file"):
         PolicyFile.read(tmp_path / "none")

@@ -16,7 +16,7 @@ def test_every_way_to_write_it_gives_the_checksummed_one(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0x", ADDRESS[:-1], ADDRESS + "0", ADDRESS[2:], "0x" + "g" * 40, "ens.eth"]
 )
-def test_what_is_none_is_refused(text: str) -> None:
+def test_a_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(AddressError, match="is not an address"):
         checked_address(text)
 

@@ -74,7 +74,7 @@ def test_no_secret_is_found_in_the_logs_however_it_gets_there(stream: io.StringI
         assert secret not in written, secret
 
 
-def test_an_event_keeps_what_is_public(stream: io.StringIO) -> None:
+def test_an_event_keeps_its_public_values(stream: io.StringIO) -> None:
     node_log().info("sent", round=4, hash="0x" + "ab" * 32, root=b"\x01" * 32, gas=39_000, ok=True, none=None)
     written = stream.getvalue()
     for part in ("sent", "ab" * 32, "01" * 32, "39000", "True" if "{" not in written else "true"):

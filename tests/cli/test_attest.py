@@ -74,7 +74,7 @@ def test_a_vector_reaches_its_verdict(name: str, cli: Run) -> None:
         assert any(not check["passed"] and check["reason"] for check in document["checks"])
 
 
-def test_people_see_every_check_and_what_was_not_checked(cli: Run) -> None:
+def test_the_text_output_lists_every_check_and_the_missing_ones(cli: Run) -> None:
     result = cli(*arguments(VECTORS["P09"]))
     assert result.code == 0
     for told in (
@@ -445,7 +445,7 @@ def test_a_fresh_key_is_only_replaced_when_that_is_asked_for(attested: int, plac
     ]
 
 
-def test_what_the_run_does_not_take_is_refused_before_it_costs_anything(
+def test_a_registration_that_the_run_would_refuse_costs_nothing(
     attested: int, place: Place, cli: Run
 ) -> None:
     other = cli(*registering(attested, "--code", "changed"), *place.acting("newcomer"))

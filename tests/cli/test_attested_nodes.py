@@ -34,7 +34,7 @@ def test_a_simulated_attester_is_said_to_be_one(attested: str, place: Place, cli
     assert node.document["attestation"] == {"troubles": []}
 
 
-def test_a_node_without_an_attester_is_told_what_that_costs(attested: str, place: Place, cli: Cli) -> None:
+def test_a_node_without_an_attester_warns_about_the_lost_pay(attested: str, place: Place, cli: Cli) -> None:
     node = cli("trainer", "start", attested, *place.acting("trainer"), "--json")
     assert node.code == 0
     assert "without --attester there is no pay" in node.err

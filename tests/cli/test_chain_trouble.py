@@ -35,7 +35,7 @@ def babbler() -> Iterator[str]:
     server.shutdown()
 
 
-def test_nobody_answers(place: Place, cli: Cli) -> None:
+def test_no_endpoint_answers(place: Place, cli: Cli) -> None:
     result = cli("stake", "show", *place.acting("trainer", "http://127.0.0.1:9/secret-key"), "--json")
     assert result.code == 3
     assert result.error["code"] == "endpoint_down"
@@ -149,7 +149,7 @@ def test_errors_for_people_say_cause_and_fix_on_stderr_without_a_traceback(cli: 
     ],
     ids=" ".join,
 )
-def test_what_makes_no_sense_is_a_usage_error(words: list[str], place: Place, cli: Cli) -> None:
+def test_invalid_arguments_are_a_usage_error(words: list[str], place: Place, cli: Cli) -> None:
     flags = place.acting("trainer") if words[0] in ("seat", "trainer") or words[1] in ("sync", "join") else []
     result = cli(*words, *flags, "--json")
     assert result.code == 2, result

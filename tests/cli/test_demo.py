@@ -34,7 +34,7 @@ def test_the_demo_writes_its_result_and_a_picture(cli: Cli, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "wrong", [["--rounds", "0"], ["--trainers", "1"], ["--attack", "nice"], ["--codec", "zip"]]
 )
-def test_what_cannot_be_played_is_a_usage_error(wrong: list[str], cli: Cli) -> None:
+def test_impossible_demo_options_are_a_usage_error(wrong: list[str], cli: Cli) -> None:
     assert cli("demo", *wrong, "--json").code == 2
 
 

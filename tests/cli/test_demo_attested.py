@@ -95,5 +95,5 @@ def show(document: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     "wrong", [["--attack", "noise"], ["--trainers", "4"]], ids=["another attack", "too few to cheat"]
 )
-def test_what_the_attested_demo_cannot_play_is_a_usage_error(wrong: list[str], cli: Cli) -> None:
+def test_impossible_options_of_an_attested_demo_are_a_usage_error(wrong: list[str], cli: Cli) -> None:
     assert cli("demo", "--verification", "attested", *wrong, "--json").code == 2

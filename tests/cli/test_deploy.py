@@ -14,7 +14,7 @@ from tests.cli.conftest import ADDRESS, BEAT_S, COIN, Place, Result
 Cli = Callable[..., Result]
 
 
-def test_what_is_planned_is_what_is_deployed_and_it_verifies(bare: Place, tmp_path: Path, cli: Cli) -> None:
+def test_the_planned_contracts_are_deployed_and_verify(bare: Place, tmp_path: Path, cli: Cli) -> None:
     manifest = ["--manifest", str(tmp_path / "manifest.json")]
     planned = cli("deploy", "plan", *bare.acting("sponsor"), *manifest, "--json").document
     assert not (tmp_path / "manifest.json").exists()

@@ -75,7 +75,7 @@ def test_the_oddest_plan_is_a_document(cli: Cli, flags: list[str]) -> None:
     assert strict(result.out)
 
 
-def test_an_epsilon_that_no_noise_is_known_for_is_told_so() -> None:
+def test_an_epsilon_without_known_noise_is_an_error() -> None:
     with pytest.raises(PrivacyError, match="finds no noise"):
         noise_for(1e308, 1e-5, 10)
 
@@ -108,7 +108,7 @@ def test_a_file_without_end_is_not_read_to_its_end(cli: Cli, tmp_path: Path, end
     assert not (tmp_path / "model").exists()
 
 
-def test_a_model_that_cannot_be_written_is_told_so(cli: Cli, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_written_is_an_error(cli: Cli, tmp_path: Path) -> None:
     recipe, state = shakespeare()
     (tmp_path / "good.json").write_bytes(recipe.to_json())
     (tmp_path / "state").write_bytes(to_bytes(state))

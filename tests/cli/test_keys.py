@@ -51,7 +51,7 @@ def test_a_private_key_is_read_from_a_file(files: list[str], tmp_path: Path, cli
 
 
 @pytest.mark.parametrize("text", ["", "22" * 31, "xy" * 32, "seed phrase of twelve words"])
-def test_what_is_no_private_key_is_refused_and_not_repeated(
+def test_a_malformed_private_key_is_refused_and_not_shown(
     text: str, files: list[str], tmp_path: Path, cli: Cli
 ) -> None:
     (tmp_path / "private").write_text(text)
@@ -111,7 +111,7 @@ def test_devnet_writes_the_key_files_of_its_accounts(files: list[str], tmp_path:
     assert "holds another key" in other.error["cause"]
 
 
-def test_devnet_tells_where_it_listens_and_when_it_cannot(bare: Place, cli: Cli) -> None:
+def test_devnet_shows_its_address_or_why_it_cannot_listen(bare: Place, cli: Cli) -> None:
     served = cli("devnet", "--port", "0", "--accounts", "1", "--json").document
     assert served["url"].startswith("http://127.0.0.1:") and not served["url"].endswith(":0")
     assert served["chain_id"] == 1337

@@ -65,7 +65,7 @@ def test_more_than_one_has_is_refused_before_anything_is_sent(place: Place, cli:
     assert blocks_with_transactions(place) == sent
 
 
-def test_a_contracts_refusal_is_told_in_its_own_words(place: Place, cli: Cli) -> None:
+def test_a_revert_is_shown_with_the_contracts_reason(place: Place, cli: Cli) -> None:
     result = cli("token", "mint", "1", *place.acting("trainer"), "--json")
     assert result.code == 1
     assert result.error["code"] == "reverted"
@@ -117,13 +117,13 @@ def test_a_dry_run_needs_no_password(place: Place, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("amount", ["-1", "1e3", "1,5", "0x10", "", "1.0000000000000000001", "all the money"])
-def test_what_is_no_amount_is_a_usage_error(amount: str, place: Place, cli: Cli) -> None:
+def test_a_malformed_amount_is_a_usage_error(amount: str, place: Place, cli: Cli) -> None:
     result = cli("stake", "deposit", *place.acting("trainer"), "--json", "--", amount)
     assert result.code == 2
     assert result.error["code"] == "amount"
 
 
-def test_a_wrong_password_is_told_before_anything_is_sent(
+def test_a_wrong_password_is_refused_before_anything_is_sent(
     place: Place, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = blocks_with_transactions(place)
@@ -136,14 +136,14 @@ def test_a_wrong_password_is_told_before_anything_is_sent(
     assert blocks_with_transactions(place) == sent
 
 
-def test_without_a_password_nobody_is_asked_where_nobody_is(place: Place, cli: Cli) -> None:
+def test_without_a_terminal_a_missing_password_is_an_error(place: Place, cli: Cli) -> None:
     key = ["--keystore", str(place.key("trainer"))]
     result = cli("stake", "deposit", "1", *place.reading(), *key, "--json")
     assert result.code == 2
     assert "EARNEST_PASSWORD" in result.error["fix"]
 
 
-def test_somebody_who_is_there_is_asked_for_the_password(place: Place, cli: Cli) -> None:
+def test_at_a_terminal_the_password_is_prompted_for(place: Place, cli: Cli) -> None:
     asked: list[str] = []
 
     def answer(prompt: str) -> str:
@@ -222,7 +222,7 @@ def test_where_money_has_value_consent_is_needed(place: Place, valuable: list[st
 
 @pytest.mark.usefixtures("with_valuable")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2), ("", 2)])
-def test_somebody_who_is_there_is_asked_to_consent(
+def test_at_a_terminal_consent_is_prompted_for(
     answer: str, code: int, place: Place, valuable: list[str], cli: Cli, tmp_path: Path
 ) -> None:
     (tmp_path / "answer").write_text(answer)

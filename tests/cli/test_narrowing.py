@@ -111,7 +111,7 @@ def test_a_run_that_takes_no_attestation_has_nothing_to_narrow(place: Place, cli
     ],
     ids=" ".join,
 )
-def test_what_names_not_one_entry_is_a_usage_error(what: list[str], place: Place, cli: Run) -> None:
+def test_not_naming_exactly_one_entry_is_a_usage_error(what: list[str], place: Place, cli: Run) -> None:
     result = cli(*denying(*what), *place.acting(GUARDIAN))
     assert result.code == 2, result
     assert result.error["fix"]
@@ -151,7 +151,7 @@ def test_no_key_and_a_key_that_ends_anyway_are_not_ended(place: Place, cli: Run)
 # What is done
 
 
-def test_a_dry_run_explains_what_is_denied_and_denies_nothing(place: Place, cli: Run) -> None:
+def test_a_dry_run_shows_the_denial_and_denies_nothing(place: Place, cli: Run) -> None:
     key = key_of(cli, place, "newcomer")
     result = cli(*denying("--key", key["key"]), "--dry-run", *place.acting(GUARDIAN))
     assert result.code == 0, result
@@ -204,7 +204,7 @@ def test_a_denied_platform_ends_its_key_and_anyone_revokes_it(place: Place, cli:
     assert "revoked already" in twice.error["cause"]
 
 
-def test_a_key_whose_trainers_bond_outgrew_what_was_counted_may_be_ended(place: Place, cli: Run) -> None:
+def test_a_key_is_revoked_after_its_trainers_bond_outgrew_the_counted_one(place: Place, cli: Run) -> None:
     must("stake", "bond", GUARDED, "50", *place.acting("latecomer"))
     result = cli("attest", "revoke", GUARDED, ADDRESS["latecomer"], *place.acting("sponsor"), "--json")
     assert result.code == 0, result
@@ -232,9 +232,7 @@ def test_the_floor_is_shown_and_only_rises(place: Place, cli: Run) -> None:
     assert shown(cli, place, "1")["floor"] is None
 
 
-def test_once_its_round_opens_a_denied_key_counts_no_more_though_nobody_revoked_it(
-    place: Place, cli: Run
-) -> None:
+def test_a_denied_key_stops_counting_without_a_revocation(place: Place, cli: Run) -> None:
     key = key_of(cli, place, "newcomer")
     assert cli(*denying("--pck", key["pck"]), *place.acting(GUARDIAN)).code == 0
     assert key_of(cli, place, "newcomer")["live"]

@@ -27,7 +27,7 @@ def test_a_plan_agrees_with_itself(cli: Cli) -> None:
     )
 
 
-def test_a_device_may_be_told_by_its_tokens(cli: Cli) -> None:
+def test_a_device_may_be_described_by_its_tokens_per_second(cli: Cli) -> None:
     plan = cli("plan", "training", "--tokens-per-s", "1000", "--step-tokens", "500", "--json").document
     assert (plan["step_s"], plan["compute_s"], plan["windows_s"]) == (0.5, 15.0, 3.0)
 

@@ -111,7 +111,7 @@ def test_a_dry_run_publishes_nothing(place: Place, changed: Callable[[str, str],
     assert sorted(public.rglob("public/*")) == before
 
 
-def test_where_the_files_are_is_what_the_flags_say(place: Place, cli: Cli) -> None:
+def test_flags_set_the_public_url_and_serve_the_files(place: Place, cli: Cli) -> None:
     url = ["--serve", "127.0.0.1:0", "--public-url", "https://files.example.org/"]
     made = cli("run", "create", str(place.run_file), *url, *place.acting("sponsor"), "--json")
     assert made.document["uri"].startswith("https://files.example.org/")
@@ -235,7 +235,7 @@ def test_trainer_and_validator_join_change_their_seat_and_leave(place: Place, cl
         ("newcomer", ["run", "leave", "1"]),
     ],
 )
-def test_a_dry_run_names_enough_gas_for_what_is_then_used(
+def test_a_dry_run_estimates_at_least_the_gas_used_later(
     role: str, command: list[str], place: Place, cli: Cli
 ) -> None:
     words = [str(place.run_file) if word == "FILE" else word for word in command]
@@ -247,7 +247,7 @@ def test_a_dry_run_names_enough_gas_for_what_is_then_used(
         assert step["gas"] < call["gas"] < 3 * step["gas"] + 30_000, step["step"]
 
 
-def test_who_is_not_admitted_is_told_before_paying(place: Place, cli: Cli) -> None:
+def test_an_account_that_is_not_admitted_is_refused_before_paying(place: Place, cli: Cli) -> None:
     result = cli("run", "join", "1", "--role", "validator", *place.acting("latecomer"), "--json")
     assert result.code == 1
     assert result.error["code"] == "not_admitted"
@@ -263,7 +263,7 @@ def test_a_node_without_a_seat_says_how_to_get_one(place: Place, cli: Cli) -> No
     assert "--micro-batch not negative" in cli("trainer", "start", "1", *flags).error["cause"]
 
 
-def test_a_trainer_says_where_its_time_went_and_what_device_it_lacks(place: Place, cli: Cli) -> None:
+def test_a_trainer_reports_its_time_and_a_missing_device(place: Place, cli: Cli) -> None:
     run = str(cli("run", "create", str(place.run_file), *place.acting("sponsor"), "--json").document["run"])
     assert cli("run", "join", run, "--role", "trainer", *place.acting("trainer")).code == 0
     node = cli("trainer", "start", run, *place.acting("trainer"), "--json").document
@@ -294,7 +294,7 @@ def test_a_node_is_started_registered_and_stopped(place: Place, cli: Cli) -> Non
     assert dry.code == Exit.USAGE
 
 
-def test_ending_gives_back_what_is_not_played(place: Place, cli: Cli) -> None:
+def test_ending_refunds_the_rounds_not_played(place: Place, cli: Cli) -> None:
     made = cli("run", "create", str(place.run_file), *place.acting("sponsor"), "--json").document["run"]
     refused = cli("run", "end", str(made), *place.acting("trainer"), "--json")
     assert refused.error["reason"] == "runs: not the sponsor"
@@ -320,7 +320,7 @@ def test_the_next_command_fits_the_seat() -> None:
 # Looking
 
 
-def test_the_time_left_is_told(place: Place, cli: Cli) -> None:
+def test_the_time_left_is_shown(place: Place, cli: Cli) -> None:
     document = cli("run", "show", "1", *place.reading(), "--json").document
     assert document["state"] == "waiting"
     assert (document["next"]["phase"], document["next"]["round"]) == ("commit", 0)
@@ -347,7 +347,7 @@ def test_a_run_that_is_not_there(place: Place, cli: Cli) -> None:
         assert "no run 999" in result.error["cause"]
 
 
-def test_doctor_finds_everything_in_order_or_says_what_is_not(place: Place, cli: Cli) -> None:
+def test_doctor_passes_or_names_the_failed_check(place: Place, cli: Cli) -> None:
     result = cli("doctor", "1", *place.acting("latecomer"), "--json")
     checks = {check["name"]: check for check in result.document["checks"]}
     assert [name for name, check in checks.items() if not check["ok"]] == ["seat"]

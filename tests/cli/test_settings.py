@@ -84,7 +84,7 @@ def test_a_named_file_must_be_there() -> None:
         ("network = 7", "network"),
     ],
 )
-def test_a_wrong_file_is_told(content: str, told: str, empty_place: Path) -> None:
+def test_a_wrong_file_is_named(content: str, told: str, empty_place: Path) -> None:
     (empty_place / "earnest.toml").write_text(content)
     with pytest.raises(SettingsError, match=told) as caught:
         Settings.load()
@@ -107,12 +107,12 @@ def test_a_wrong_file_is_told(content: str, told: str, empty_place: Path) -> Non
         ("unknown", "x"),
     ],
 )
-def test_a_wrong_flag_is_told_by_name(name: str, value: str) -> None:
+def test_a_wrong_flag_is_named(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name):
         Settings.load({name: value})
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(SettingsError, match=r"serve.*confirmations|confirmations.*serve"):
         Settings.load({"serve": "here", "confirmations": -1})
 
@@ -152,7 +152,7 @@ def test_a_password_given_comes_before_its_file(monkeypatch: pytest.MonkeyPatch)
     assert Settings.load({"password_file": "missing"}).keystore_password() == "given"
 
 
-def test_a_password_file_that_cannot_be_read_is_told(empty_place: Path) -> None:
+def test_an_unreadable_password_file_is_an_error(empty_place: Path) -> None:
     (empty_place / "binary").write_bytes(b"\xff\xfe")
     for name in ("missing", "binary"):
         with pytest.raises(SettingsError, match=f"password file {name} cannot be read") as refused:
@@ -172,7 +172,7 @@ def test_no_secret_is_shown() -> None:
         assert "correct horse" not in text
 
 
-def test_a_problem_does_not_quote_what_was_given() -> None:
+def test_an_error_does_not_quote_the_value() -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.load({"rpc": f"wss://node/{TOKEN}", "public_url": f"node/{TOKEN}"})
     assert TOKEN not in str(caught.value)

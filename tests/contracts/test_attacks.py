@@ -445,7 +445,7 @@ def test_same_round_cannot_be_paid_through_other_pages(contracts: System) -> Non
     assert run.idle(TRAINERS[0]) == paid
 
 
-def test_stake_bonded_while_scores_are_sealed_votes_on_nothing(contracts: System) -> None:
+def test_stake_bonded_in_the_report_commit_window_votes_on_nothing(contracts: System) -> None:
     run = Run.create(contracts)
     run.join_trainers(1)
     run.join_validators([10**6, 2 * 10**6])

@@ -88,7 +88,7 @@ def test_keys_registered_one_after_another_do_not_share_a_place_in_one_round(ove
     made.register(1, key="second")
 
 
-def test_a_place_is_not_held_by_a_key_that_no_round_is_left_for() -> None:
+def test_a_key_that_expired_before_the_run_takes_no_place() -> None:
     made = AttestedRun.create(trainers=2, platform_keys=1, ttl_s=60)
     made.register(0, key="first")
     made.register(1, key="second")  # both expire before the run starts

@@ -76,7 +76,7 @@ def test_vectors_get_their_verdict_on_chain(registry: Contract, vector: Vector) 
     assert tuple(check(registry, quote, policy)) == expected
 
 
-def test_what_the_verifier_accepts_passes_on_chain_and_what_fails_there_for_its_bytes_does_not() -> None:
+def test_the_chain_accepts_every_quote_that_the_verifier_accepts_and_no_malformed_one() -> None:
     accepted = {name for name, vector in VECTORS.items() if vector.accepted}
     assert not accepted & set(ON_CHAIN)
     forged = {name for name in VECTORS if name.startswith("M")}
@@ -135,7 +135,7 @@ SIGNED_FORGERIES: dict[str, tuple[QuoteKind, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", SIGNED_FORGERIES)
-def test_what_is_signed_is_not_yet_trusted(registry: Contract, what: str) -> None:
+def test_a_signed_quote_is_not_yet_trusted(registry: Contract, what: str) -> None:
     kind, changes, reason = SIGNED_FORGERIES[what]
     quote, collateral = Crooked(VENDOR, format=kind, **changes).signed_again()
     honest = quote_of(SimulatedAttester(VENDOR, format=kind), bytes(64))

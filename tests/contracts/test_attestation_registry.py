@@ -428,7 +428,7 @@ def entries() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("what", ["workload", "platform", "PCK key", "root", "key"])
-def test_what_is_denied_registers_no_more_and_ends(attested: AttestedRun, what: str) -> None:
+def test_a_denied_entry_registers_no_more_keys_and_ends_live_ones(attested: AttestedRun, what: str) -> None:
     attested.register()
     entry = entries()[what]
     assert not attested.registry.denied(attested.policy.hash(), entry)
@@ -528,7 +528,7 @@ def test_a_key_with_nothing_against_it_stays(attested: AttestedRun) -> None:
         revoke(attested)
 
 
-def test_a_key_ends_only_by_what_it_rests_on(attested: AttestedRun) -> None:
+def test_a_key_ends_only_by_the_values_that_it_depends_on(attested: AttestedRun) -> None:
     attested.register()
     attested.registry.deny(attested.policy, b"\1" * 32, sender=GUARDIAN)
     for field in ("workload", "platform", "pck"):

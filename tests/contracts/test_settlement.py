@@ -238,7 +238,7 @@ def test_validators_wait_for_the_last_page_and_are_paid_once(run: Run) -> None:
         run.settlement.pay_validators(run.id, 0)
 
 
-def test_pay_goes_to_who_held_the_seat_in_that_round(contracts: System) -> None:
+def test_pay_goes_to_the_seats_owner_in_that_round(contracts: System) -> None:
     run = Run.create(contracts, trainer_limit=2, rounds=4)
     run.join_trainers(2, bond=2_000_000)
     run.join_validators([1_000_000])

@@ -72,7 +72,7 @@ def test_network_failure_charges_nobody(contracts: System, revealed: list[int], 
     assert len(run.evm.events("FaultCharged")) == charged
 
 
-def test_sealed_and_unopened_report_is_charged(contracts: System) -> None:
+def test_committed_and_unrevealed_report_is_charged(contracts: System) -> None:
     run = open_run(contracts)
     sealed = unanimous(run, 0, 0, 0, 0)
     run.play({0: sealed[0], 1: sealed[1]}, sealed=sealed)
@@ -343,7 +343,7 @@ def test_barred_seat_sits_out_until_its_ceiling_window_ends(contracts: System, k
     run.commit([1, 2], 3)
 
 
-def test_lock_finds_who_held_the_seat_in_that_round(contracts: System) -> None:
+def test_lock_finds_the_seats_owner_in_that_round(contracts: System) -> None:
     run = open_run(contracts, trainers=2, trainer_limit=2, rounds=5)
     run.play(unanimous(run, 0, 0))
     run.play(unanimous(run, 0, Verdict.COPIED), 1)
@@ -421,7 +421,7 @@ def test_vote_can_be_changed_and_counts_once(contracts: System) -> None:
         assert run.evm.events("PenaltyVote")[0]["upheld"] == upheld * 10**6
 
 
-def test_validator_that_sealed_another_verdict_may_join_the_vote(contracts: System) -> None:
+def test_validator_that_reported_another_verdict_may_join_the_vote(contracts: System) -> None:
     run = open_run(contracts)
     guilty = judged(0, Verdict.COPIED, 0, 0)
     run.play({0: guilty, 1: guilty, 2: judged(0, 0, 0, 0)})

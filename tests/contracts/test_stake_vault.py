@@ -223,7 +223,7 @@ def test_exit_needs_a_bond_and_starts_once(evm: Evm, vault: Contract, run: int) 
         vault.start_exit(MANAGER, run, sender=TRAINER)
 
 
-def test_an_exiting_bond_no_longer_stands_and_takes_no_more(vault: Contract, run: int) -> None:
+def test_an_exiting_bond_is_not_live_and_cannot_grow(vault: Contract, run: int) -> None:
     vault.start_exit(MANAGER, run, sender=TRAINER)
     assert vault.live_bond(MANAGER, run, TRAINER) == 0
     assert vault.bond_of(MANAGER, run, TRAINER) == 100

@@ -102,7 +102,7 @@ def test_reveals_are_taken_in_their_window_only(run: Run, round: int) -> None:
 
 
 @pytest.mark.parametrize("round", [0, 3, 20])
-def test_seeds_are_drawn_while_scores_are_sealed_only(run: Run, round: int) -> None:
+def test_seeds_are_drawn_in_the_report_commit_window_only(run: Run, round: int) -> None:
     window = run.params.schedule().report_commit(round)
     for time in (
         window.start - 1,
@@ -121,7 +121,7 @@ def test_seeds_are_drawn_while_scores_are_sealed_only(run: Run, round: int) -> N
             )
 
 
-def test_reports_are_sealed_and_opened_in_their_windows_only(run: Run) -> None:
+def test_reports_are_committed_and_revealed_in_their_windows_only(run: Run) -> None:
     schedule = run.params.schedule()
     to_seed(run, 2)
     run.seed(2)
@@ -348,7 +348,7 @@ def test_a_seed_is_asked_for_anew_once_its_block_is_out_of_reach(run: Run, block
 # Sealed reports.
 
 
-def test_no_report_is_sealed_without_a_seed(run: Run) -> None:
+def test_no_report_is_committed_without_a_seed(run: Run) -> None:
     to_seed(run, 0)
     with refused("runs: no seed yet"):
         run.seal({0: REPORT})
@@ -357,7 +357,7 @@ def test_no_report_is_sealed_without_a_seed(run: Run) -> None:
         run.seal({0: REPORT})
 
 
-def test_a_report_is_sealed_opened_once_and_its_hash_kept(run: Run) -> None:
+def test_a_report_is_committed_and_revealed_once_and_its_hash_stored(run: Run) -> None:
     runs, who = run.system.runs, run.validators[1]
     to_seed(run, 0)
     run.seed(0)
@@ -383,7 +383,7 @@ def test_a_report_is_sealed_opened_once_and_its_hash_kept(run: Run) -> None:
         run.unseal({1: REPORT})
 
 
-def test_only_what_was_sealed_can_be_opened_and_only_by_the_operator(run: Run) -> None:
+def test_only_the_committed_report_can_be_revealed_and_only_by_the_operator(run: Run) -> None:
     runs, who = run.system.runs, run.validators[0]
     to_seed(run, 0)
     run.seed(0)
@@ -441,7 +441,7 @@ def score(run: Run, round: int, seats: list[int]) -> None:
     run.unseal(dict.fromkeys(seats, REPORT), round)
 
 
-def test_the_first_sealed_report_fixes_who_votes_and_with_what(run: Run) -> None:
+def test_the_first_committed_report_fixes_the_voters_and_their_stakes(run: Run) -> None:
     runs = run.system.runs
     to_seed(run, 0)
     run.seed(0)
@@ -518,7 +518,7 @@ def test_two_rounds_without_a_report_make_a_seat_inactive_until_it_asks_back(run
     assert stakes(run, back + 3)[2] == 0
 
 
-def test_a_sealed_report_that_is_not_opened_does_not_keep_a_seat_active(run: Run) -> None:
+def test_an_unrevealed_report_does_not_keep_a_seat_active(run: Run) -> None:
     for round in range(4):
         run.enter("report_commit", round)
         run.seed(round)

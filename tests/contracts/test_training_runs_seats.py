@@ -493,7 +493,7 @@ def test_only_settlement_bars(caught: Run) -> None:
         caught.system.runs.bar(caught.id, 0, 9, sender=STRANGER)
 
 
-def test_the_bar_hits_who_held_the_seat_not_who_takes_it_over(caught: Run) -> None:
+def test_the_bar_hits_the_former_owner_of_the_seat_not_the_next_one(caught: Run) -> None:
     join(caught, account("newcomer"), bond=2 * BOND, take=0)
     lock(caught)
     with refused("runs: seat is barred"):

@@ -77,7 +77,7 @@ def test_planned_addresses_are_those_of_the_deployed_contracts(earlier: int):
 
 
 @given(st.binary(min_size=20, max_size=20), st.integers(0, 2**64 - 2))
-def test_every_contract_of_a_plan_is_told_the_addresses_of_the_others(deployer: bytes, nonce: int):
+def test_every_contract_of_a_plan_gets_the_addresses_of_the_others(deployer: bytes, nonce: int):
     plan = make_plan(1, "0x" + deployer.hex(), nonce)
     assert [planned.address for planned in plan.contracts] == [
         create_address(plan.deployer, nonce + i) for i in range(len(ORDER))
@@ -236,7 +236,7 @@ def test_a_run_whose_journal_is_lost_finds_its_contracts_on_the_chain(tmp_path):
     assert devnet.pending_nonce(sponsor_bytes()) == len(ORDER)
 
 
-def test_a_deployer_that_sent_something_else_meanwhile_is_told_to_plan_again(tmp_path):
+def test_a_deployer_with_a_changed_nonce_has_to_plan_again(tmp_path):
     devnet = fresh_devnet()
     plan = make_plan(devnet.chain_id, sponsor.address, 0)
     devnet.send(signed(sponsor, 0))
@@ -269,7 +269,7 @@ def test_another_key_or_chain_than_planned_is_refused_before_anything_is_written
     assert not path.exists()
 
 
-def test_a_deployer_without_money_is_told_so(tmp_path):
+def test_a_deployer_without_coins_is_an_error(tmp_path):
     devnet = fresh_devnet()
     plan = make_plan(devnet.chain_id, stranger.address, 0)
     with pytest.raises(OutOfFunds):

@@ -22,6 +22,6 @@ def test_a_chain_of_the_fork_before_has_not(monkeypatch: pytest.MonkeyPatch) -> 
     assert not has_p256(chain, chain.head())
 
 
-def test_what_is_asked_tells_a_check_from_a_constant() -> None:
+def test_the_probe_distinguishes_a_check_from_a_constant() -> None:
     assert verifies(GOOD_SIGNATURE)
     assert not verifies(BAD_SIGNATURE)

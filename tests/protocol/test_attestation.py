@@ -131,7 +131,7 @@ def test_the_registrys_calldata_is_the_quote_and_its_certificate_without_the_res
         quote_calldata(replace(QUOTE, qe_auth=bytes(129)), (issuer.public_key,))
 
 
-def test_a_chain_of_no_use_is_refused_in_words() -> None:
+def test_an_unusable_chain_is_refused_with_a_reason() -> None:
     certificates = QUOTE.chain.split(b"-----END CERTIFICATE-----\n")
     first, second = (part + b"-----END CERTIFICATE-----\n" for part in certificates[:2])
     for chain, reason in (

@@ -31,7 +31,7 @@ def report_of(votes: tuple[SeatVote, ...]) -> Report:
 
 
 @given(reports)
-def test_what_is_encoded_is_decoded(report):
+def test_an_encoded_report_decodes_to_itself(report):
     assert decode_report(report.words(), len(report.votes)) == report
     assert len(report.words()) <= MAX_WORDS == 29
 

@@ -137,7 +137,7 @@ def test_plain_averaging_is_the_mean_of_the_models() -> None:
     assert torch.allclose(trainers[0].model.weight, (ends[0] + ends[1]) / 2, atol=5e-3)  # type: ignore[arg-type]
 
 
-def test_what_is_no_payload_is_refused() -> None:
+def test_a_malformed_payload_is_refused() -> None:
     trainer = pair()[0]
     with pytest.raises(PayloadError):
         trainer.apply([b"\x80\x05."])
@@ -211,7 +211,7 @@ def make_data() -> PrivateBatches:
     [("nothing", "not the name"), ("no.such:DATA", "cannot be imported"), (f"{__name__}:SAMPLES", "not private data"),
      (f"{__name__}:missing", "not private data")],
 )  # fmt: skip
-def test_what_is_no_private_data_is_refused(name: str, cause: str) -> None:
+def test_malformed_private_data_is_refused(name: str, cause: str) -> None:
     with pytest.raises(TaskError, match=cause):
         load_private(name)
 
@@ -241,7 +241,7 @@ def test_a_simulated_first_round_is_the_outer_step_on_the_trainers_updates() -> 
     assert only.losses[0][1] < only.losses[0][0]
 
 
-def test_noise_costs_what_it_costs_and_is_the_same_again() -> None:
+def test_noise_raises_the_loss_and_is_reproducible() -> None:
     def last(clip: float, noise: float) -> float:
         privacy = Privacy(clip=clip, noise=noise)
         recipe = recipe_for(MyTask(), "x:Y", inner=RECIPE.inner, data="private", privacy=privacy)

@@ -77,7 +77,7 @@ def test_noise_for_an_epsilon_gives_it() -> None:
         noise_for(0.0, 1e-6, 50)
 
 
-def test_the_price_is_told() -> None:
+def test_the_noise_to_signal_ratio_falls_with_more_trainers() -> None:
     assert noise_to_signal(Privacy(1.0, 0.5), 10_000) == 50
     assert noise_to_signal(Privacy(1.0, 0.5), 10_000, trainers=25) == 10
 
@@ -136,7 +136,7 @@ def test_normal_numbers_are_normal() -> None:
     assert len(np.unique(found)) == len(found)
 
 
-def test_low_bits_of_what_is_published_are_rounded_off() -> None:
+def test_low_bits_of_a_published_update_are_rounded_off() -> None:
     private = flat(privacy_filter(PRIVACY, SECRET, RUN)(UPDATE, 4))
     assert not ((private * 2**11) % 1).any()
 

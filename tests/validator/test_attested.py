@@ -110,7 +110,7 @@ def view(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Enclaves:
     return enclaves(town, tmp_path_factory.mktemp("view"))
 
 
-def test_who_did_not_attest_does_not_count_where_the_run_asks_for_it(view: Enclaves) -> None:
+def test_an_unattested_update_does_not_count_where_the_run_requires_attestation(view: Enclaves) -> None:
     assert reasons(view.unattested(0)) == {1: "not attested: the reveal was not attested"}
 
 
@@ -143,7 +143,7 @@ def test_collateral_that_expired_before_the_round_does_not_count(view: Enclaves)
     assert reasons(view.unattested(4)) == {1: expected}
 
 
-def test_what_was_denied_counts_no_more_although_nobody_revoked_it(tmp_path: Path) -> None:
+def test_a_denied_key_counts_no_more_without_a_revocation(tmp_path: Path) -> None:
     """From the second next round on, which is when a revocation would have ended the key: no round under way is hit."""
     with open_town("embedded", tmp_path, PolicyDocument(margin_s=0)) as town:
         town.open_run()
@@ -218,7 +218,7 @@ def test_an_unattested_update_earns_nothing_and_costs_nothing(arena: Arena) -> N
     assert refusal.reason.encode() in judged.measurements_file
 
 
-def test_what_is_wrong_with_the_payload_comes_first(arena: Arena) -> None:
+def test_a_payload_error_is_reported_before_a_missing_attestation(arena: Arena) -> None:
     inputs = arena.train()
     first = replace(inputs.submissions[0], update=UNAVAILABLE)
     refusal = Rejection(Verdict.NOT_COUNTED, "not attested")

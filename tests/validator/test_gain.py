@@ -11,7 +11,7 @@ from tests.validator.arena import Arena
 IDS = range(100, 180)
 
 
-def test_losses_do_not_depend_on_what_was_measured_before(arena: Arena, task: Shakespeare):
+def test_losses_do_not_depend_on_earlier_measurements(arena: Arena, task: Shakespeare):
     meter = Meter(task, seed=0)
     batches = meter.batches(IDS)
     first = meter.losses(arena.state.parameters, batches)

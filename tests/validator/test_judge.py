@@ -188,7 +188,7 @@ def test_a_dense_likeness_counts_only_when_it_comes_twice(arena: Arena):
         arena.advance(inputs, judgement)
 
 
-def test_what_is_refused_is_neither_measured_nor_in_the_control(arena: Arena):
+def test_a_rejected_update_is_neither_measured_nor_in_the_control(arena: Arena):
     inputs = arena.train()
     without = replace(inputs, submissions=inputs.submissions[:CHEAT])
     zero = arena.with_payload(inputs.submissions[CHEAT], b"nonsense")

@@ -15,7 +15,7 @@ def test_margin_is_the_difference_of_means_less_one_standard_error():
     assert margin(OWN, NOTHING, FRESH, NOTHING) == pytest.approx(0.65 - 0.2 - error)
 
 
-def test_what_the_control_gains_too_is_no_margin():
+def test_a_gain_that_the_control_has_too_is_no_margin():
     """The mean update of the others gains as much on the same sequences: noise and all, nothing is left."""
     assert margin(OWN, OWN, FRESH, FRESH) == 0
 

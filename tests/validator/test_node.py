@@ -153,7 +153,7 @@ def test_a_payload_that_nobody_serves_is_unavailable_and_costs_nothing(tmp_path:
         assert hidden.owner == world.address("trainer-1")
 
 
-def test_who_gets_nobodys_payload_blames_its_own_network(tmp_path: Path) -> None:
+def test_a_validator_that_fetches_no_payload_abstains(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none", "none"), validators=1, rounds=1) as world:
         world.play(until=world.schedule.reveal(0).start)
         for name in ("trainer-0", "trainer-1"):
@@ -222,7 +222,7 @@ def test_a_judgement_that_fails_abstains(error: Exception, tmp_path: Path) -> No
         assert [vote.verdict for vote in judged(world, 1)] == [Verdict.ABSTAIN]
 
 
-def test_the_log_says_what_came_of_each_update_and_why(tmp_path: Path) -> None:
+def test_the_log_gives_the_verdict_on_each_update_and_the_reason(tmp_path: Path) -> None:
     with (
         make_world(tmp_path, attacks=("none", "malformed"), validators=1, rounds=1) as world,
         capture_logs() as logs,
@@ -251,7 +251,7 @@ def test_the_log_says_that_judging_took_too_long(tmp_path: Path) -> None:
 # Memory
 
 
-def test_a_restarted_validator_remembers_what_an_uninterrupted_one_does(tmp_path: Path) -> None:
+def test_a_restarted_validator_has_the_history_of_an_uninterrupted_one(tmp_path: Path) -> None:
     seen: dict[str, list[RoundInputs]] = {"validator-0": [], "validator-1": []}
 
     def watching(name: str) -> Any:
@@ -311,7 +311,7 @@ def test_a_silent_validator_asks_back_as_soon_as_it_may_and_not_before(tmp_path:
         assert record.seats[Role.VALIDATOR][0].asked_back.latest is None
 
 
-def test_an_inactive_seat_is_complained_of_once_a_round_with_what_helps(tmp_path: Path) -> None:
+def test_an_inactive_seat_is_logged_once_a_round_with_a_fix(tmp_path: Path) -> None:
     setup: dict[str, Any] = {"attacks": ("none",), "validators": 2, "rounds": 6, "recipe": tiny_recipe()}
     with make_world(tmp_path, **setup) as world, capture_logs() as logs:
         world.nodes.pop("validator-1")

@@ -42,7 +42,7 @@ def test_on_private_data_harm_costs_pay_and_never_the_bond(arena: Arena):
     assert "threshold" in judgement.rejections[CHEAT].reason
 
 
-def test_who_may_take_fewer_steps_is_judged_on_what_they_cover(task: Task, recipe: Recipe):
+def test_a_trainer_with_fewer_steps_is_judged_on_the_samples_they_cover(task: Task, recipe: Recipe):
     adaptive = replace(
         recipe,
         codec=CodecChoice("topk-2bit", k_min=8, energy=0.9),

@@ -102,7 +102,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_certificate_of_a_chain_is_refused_in_words(what: str) -> None:
+def test_a_malformed_certificate_of_a_chain_is_refused_with_a_reason(what: str) -> None:
     der, reason = REFUSED[what]
     with pytest.raises(CertificateError, match=reason):
         parse_certificate(der)
@@ -126,7 +126,7 @@ BAD_CHAINS = {
 
 
 @pytest.mark.parametrize("what", BAD_CHAINS)
-def test_what_is_no_chain_is_refused_in_words(what: str) -> None:
+def test_a_malformed_chain_is_refused_with_a_reason(what: str) -> None:
     pem, reason = BAD_CHAINS[what]
     with pytest.raises(CertificateError, match=reason):
         pem_to_ders(pem)

@@ -128,7 +128,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_quote_is_refused_in_words(what: str) -> None:
+def test_a_malformed_quote_is_refused_with_a_reason(what: str) -> None:
     raw, reason = REFUSED[what]
     with pytest.raises(QuoteError, match=reason):
         parse_quote(raw)
@@ -140,7 +140,7 @@ def test_every_prefix_of_a_quote_is_refused() -> None:
             parse_quote(TDX4[:end])
 
 
-def test_what_is_not_signed_may_be_anything_and_changes_nothing_else() -> None:
+def test_unsigned_bytes_may_have_any_value_and_change_nothing_else() -> None:
     quote = parse_quote(TDX4)
     assert parse_quote(TDX4 + b"tail") == replace(quote, trailing=b"tail")
     assert parse_quote(patched(TDX4, 632, b"\xff" * 4)) == quote

@@ -82,7 +82,7 @@ def test_a_replayed_quote_is_noticed(agent: Agent) -> None:
         DstackAttester(agent.socket).quote(bytes(64))
 
 
-def test_no_agent_is_told_apart_from_a_failing_one(tmp_path: Path, agent: Agent) -> None:
+def test_a_missing_agent_and_a_failing_one_give_different_errors(tmp_path: Path, agent: Agent) -> None:
     with pytest.raises(NoTeeError, match="does not answer"):
         DstackAttester(tmp_path / "none.sock").quote(REPORT_DATA)
     agent.status, agent.body = 400, b'{"error": "TDX is not available"}'
@@ -133,7 +133,7 @@ def test_a_silent_agent_is_not_waited_for_without_end(silent: Callable[[], Path]
         DstackAttester(silent(), timeout_s=0.05).quote(REPORT_DATA)
 
 
-def test_an_agent_that_drips_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_slow_agent_is_given_up_at_the_deadline(tmp_path: Path) -> None:
     """Each read is answered in time, the whole never: a node that waited would not reveal."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "slow.sock"))
@@ -158,7 +158,7 @@ def test_an_agent_that_drips_holds_nobody_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "answer", [b"\xff\xd8" * 100, b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 200\r\n" + b"a: b\r\n" * 500]
 )
-def test_what_is_not_http_is_an_error(tmp_path: Path, answer: bytes) -> None:
+def test_an_answer_other_than_http_is_an_error(tmp_path: Path, answer: bytes) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "odd.sock"))
     listening.listen()

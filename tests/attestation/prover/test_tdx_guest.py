@@ -84,7 +84,7 @@ def test_another_tee_is_not_taken_for_tdx(kernel: Kernel) -> None:
         attester(kernel).quote(REPORT_DATA)
 
 
-def test_a_machine_without_the_interface_is_told_so(tmp_path: Path, kernel: Kernel) -> None:
+def test_a_machine_without_the_interface_is_an_error(tmp_path: Path, kernel: Kernel) -> None:
     with pytest.raises(NoTeeError, match="No such file"):
         TdxGuestAttester(os.urandom, tmp_path / "no" / "configfs").quote(REPORT_DATA)
     kernel.driver = False

@@ -167,7 +167,7 @@ def test_roots_of_nobody_are_refused() -> None:
         ({"issuers": VCEK}, ""),
     ],
 )
-def test_what_is_no_report_is_unusable_and_says_why(change: dict[str, bytes], reason: str) -> None:
+def test_a_malformed_report_is_unusable_with_a_reason(change: dict[str, bytes], reason: str) -> None:
     found = verify_snp_report(**{"report": REPORT, "vcek": VCEK, "issuers": MILAN, **change}, at=AT)
     assert (found.accepted, found.unusable) == (False, True)
     assert reason in found.reason

@@ -135,7 +135,7 @@ def test_a_document_from_the_future_is_refused() -> None:
         (made({**FIELDS, "nonce": "text"}), "nonce is not bytes"),
     ],
 )
-def test_what_is_no_document_is_unusable_and_says_why(raw: bytes, reason: str) -> None:
+def test_a_malformed_document_is_unusable_with_a_reason(raw: bytes, reason: str) -> None:
     found = verify_nitro_document(raw, NOW, root=ROOT)
     assert (found.accepted, found.unusable) == (False, True)
     assert reason in found.reason

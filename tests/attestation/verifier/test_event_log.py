@@ -132,7 +132,7 @@ def test_an_event_is_read_strictly(change: dict[str, Any], reason: str) -> None:
         (b'[{"imr": 0, "imr": 1}]', "a key occurs twice"),
     ],
 )
-def test_what_is_no_log_is_a_failed_check_that_says_why(log: bytes, reason: str) -> None:
+def test_a_malformed_log_is_a_failed_check_with_a_reason(log: bytes, reason: str) -> None:
     (check,) = check_event_log(log, REGISTERS)
     assert not check.passed
     assert reason in check.reason

@@ -168,7 +168,7 @@ def test_count_and_architecture_are_the_policys() -> None:
         (encoded(json.loads(HOPPER) * 65), "not a list of 1 to 64"),
     ],
 )
-def test_what_is_no_evidence_is_unusable_and_says_why(evidence: bytes, reason: str) -> None:
+def test_malformed_evidence_is_unusable_with_a_reason(evidence: bytes, reason: str) -> None:
     found = verify_gpu_evidence(evidence, AT)
     assert (found.accepted, found.policy_accepted, found.unusable) == (False, False, True)
     assert reason in found.reason

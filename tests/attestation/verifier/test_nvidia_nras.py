@@ -222,6 +222,6 @@ def test_count_model_and_driver_are_the_policys() -> None:
         json.dumps([["JWT", sign(OVERALL)], {f"GPU-{i}": sign(GPU) for i in range(65)}]).encode(),
     ],
 )
-def test_what_is_no_token_is_unusable(raw: bytes) -> None:
+def test_a_malformed_token_is_unusable(raw: bytes) -> None:
     found = verify(raw)
     assert (found.accepted, found.policy_accepted, found.unusable) == (False, False, True)

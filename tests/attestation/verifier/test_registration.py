@@ -188,7 +188,7 @@ def test_the_older_of_platform_and_quoting_enclave_has_the_grace() -> None:
         assert (found.accepted, found.policy_accepted) == (True, passed)
 
 
-def test_what_ends_first_is_when_a_verdict_ends() -> None:
+def test_a_verdict_expires_with_its_first_expiring_input() -> None:
     quote = MACHINE.quote(bytes(64)).quote
     signed = VENDOR.collateral(expires=NOW + 20 * DAY)
     early = identity(signed, "2026-01-31T00:00:00Z", "2026-01-25T00:00:00Z")
@@ -375,7 +375,7 @@ def test_nothing_that_differs_in_a_signed_byte_is_accepted(offset: int, mask: in
         (GENUINE.quote.replace(b"-----BEGIN", b"-----XXXXX"), "no certificate at byte 0"),
     ],
 )
-def test_what_is_no_quote_is_unusable_and_says_why(quote: bytes, reason: str) -> None:
+def test_a_malformed_quote_is_unusable_with_a_reason(quote: bytes, reason: str) -> None:
     found = verify(replace(GENUINE, quote=quote))
     assert (found.accepted, found.policy_accepted, found.unusable) == (False, False, True)
     assert found.reason.startswith("quote format: ")
@@ -393,7 +393,7 @@ def test_what_is_no_quote_is_unusable_and_says_why(quote: bytes, reason: str) ->
         (b'{"pck_crl": 1, "pck_crl": 2}', "a key occurs twice"),
     ],
 )
-def test_what_is_no_collateral_is_unusable_and_says_why(collateral: bytes, reason: str) -> None:
+def test_malformed_collateral_is_unusable_with_a_reason(collateral: bytes, reason: str) -> None:
     found = verify(replace(GENUINE, collateral=collateral))
     assert (found.accepted, found.unusable) == (False, True)
     assert found.reason.startswith("collateral format: ")
@@ -426,7 +426,7 @@ def test_collateral_without_its_signers_is_refused(name: str) -> None:
         (read("roots/nvidia_device_identity_ca.pem"), "not on P-256"),
     ],
 )
-def test_what_is_no_root_is_unusable(root: bytes, reason: str) -> None:
+def test_a_malformed_root_is_unusable(root: bytes, reason: str) -> None:
     found = verify(replace(GENUINE, root=root))
     assert (found.accepted, found.unusable) == (False, True)
     assert found.failed[-1].name == "root certificate"

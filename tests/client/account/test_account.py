@@ -88,7 +88,9 @@ def unfuse(world: World) -> None:
 
 
 @pytest.mark.parametrize("victim", ["trainer-0", "validator-0"])
-def test_killed_at_any_instruction_it_goes_on_and_sends_nothing_twice(victim: str, tmp_path: Path) -> None:
+def test_a_node_killed_at_any_instruction_continues_and_sends_nothing_twice(
+    victim: str, tmp_path: Path
+) -> None:
     with make_world(tmp_path, attacks=("none", "none"), validators=2, rounds=1, idle=(victim,)) as world:
         world.devnet.travel(world.schedule.start - 10)
         others = list(world.nodes)
@@ -118,7 +120,7 @@ def test_killed_at_any_instruction_it_goes_on_and_sends_nothing_twice(victim: st
             assert record.round(0).report_words[0] == saved.words
 
 
-def test_what_was_committed_is_revealed_even_if_training_would_now_give_something_else(
+def test_a_committed_update_is_revealed_even_if_training_would_now_give_another(
     tmp_path: Path,
 ) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
@@ -147,7 +149,7 @@ def test_one_folder_takes_one_process(tmp_path: Path) -> None:
             )
 
 
-def test_a_run_that_does_not_exist_is_said_so(tmp_path: Path) -> None:
+def test_a_run_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         with pytest.raises(EarnestError, match="there is no run 7"):
             world.account("trainer-0").follow(7, bytes)

@@ -79,7 +79,7 @@ def interrupted(world: World, name: str, steps: Callable[[], list[PlannedCall]])
     return seen
 
 
-def test_an_interrupted_join_goes_on_where_it_stopped(world: World) -> None:
+def test_an_interrupted_join_continues_where_it_stopped(world: World) -> None:
     whole = ["approve", "deposit", "bond", "join"]
     assert interrupted(world, NEWCOMER, lambda: joining(world)) == [whole[i:] for i in range(4)]
     assert world.bond(NEWCOMER) == TRAINER_BOND
@@ -87,7 +87,7 @@ def test_an_interrupted_join_goes_on_where_it_stopped(world: World) -> None:
         joining(world)
 
 
-def test_only_what_is_missing_of_a_bond_is_deposited(world: World) -> None:
+def test_only_the_missing_part_of_a_bond_is_deposited(world: World) -> None:
     for step in deposit_calls(world.contracts, world.address(NEWCOMER), COIN, world.chain.head()):
         world.send(NEWCOMER, step.call)
     for step in joining(world):
@@ -95,7 +95,7 @@ def test_only_what_is_missing_of_a_bond_is_deposited(world: World) -> None:
     assert (world.bond(NEWCOMER), world.idle(NEWCOMER)) == (TRAINER_BOND, 0)
 
 
-def test_who_is_not_admitted_is_told_before_anything_moves(world: World) -> None:
+def test_an_account_that_is_not_admitted_is_refused_before_anything_moves(world: World) -> None:
     with pytest.raises(NotAdmittedError, match="not on the run's list of admitted trainers"):
         joining(world, "stranger")
     with pytest.raises(NotAdmittedError, match="admitted validators"):
@@ -165,7 +165,7 @@ def test_a_bond_that_grows_counts_from_the_next_round(world: World) -> None:
     assert record.seats[Role.TRAINER][0].stake.at(0) == TRAINER_BOND + COIN
 
 
-def test_an_interrupted_funding_goes_on_where_it_stopped(world: World) -> None:
+def test_an_interrupted_funding_continues_where_it_stopped(world: World) -> None:
     contracts, sponsor = world.contracts, world.address("sponsor")
     params = replace(world.params, start=world.devnet.now() + 20_000)
     world.send("sponsor", contracts.token.mint(sponsor, params.budget))

@@ -67,7 +67,7 @@ def test_an_endpoint_that_is_down_is_a_clear_error_alone_and_survived_with_anoth
     assert Chain([unused_url(), node.url], CHAIN_ID).head().number == 0
 
 
-def test_no_error_and_no_log_shows_what_is_secret_in_a_url(node: LocalNode) -> None:
+def test_no_error_and_no_log_shows_the_secret_part_of_a_url(node: LocalNode) -> None:
     for mischief, _, _ in MISBEHAVIOURS.values():
         node.mischief = mischief
         with capture_logs() as logs, pytest.raises(ChainError) as raised:
@@ -100,7 +100,7 @@ def test_an_endpoint_that_comes_back_as_another_chain_is_refused(world: World, n
         chain.head()
 
 
-def test_check_names_each_endpoint_and_what_is_wrong_with_it(node: LocalNode) -> None:
+def test_check_returns_the_error_of_each_endpoint(node: LocalNode) -> None:
     down = unused_url()
     found = Chain([node.url, down], CHAIN_ID).check()
     assert [type(error) for error in found.values()] == [type(None), EndpointDown]
@@ -287,7 +287,7 @@ def test_receipts_that_differ_are_refused(world: World, serve: Serve, node: Loca
 # Reverts
 
 
-def test_a_contract_refusal_is_told_in_its_own_words(
+def test_a_revert_is_raised_with_the_contracts_reason(
     chain: Chain, trainer: Signer, counter_address: str
 ) -> None:
     counter = counter_on(chain, counter_address)

@@ -70,7 +70,7 @@ def test_the_same_intent_is_never_sent_again(
     assert (counter.count(), sent_by(world, trainer)) == (1, 1)
 
 
-def test_what_is_not_needed_is_not_sent(
+def test_a_call_that_is_no_longer_needed_is_not_sent(
     world: World, chain: Chain, trainer: Signer, counter: Counter
 ) -> None:
     store = MemoryIntents()
@@ -88,7 +88,7 @@ def test_intents_in_a_row_take_nonces_in_a_row(
     assert [store.intent(name).nonce for name in ("a", "b", "c")] == [0, 1, 2]  # pyright: ignore
 
 
-def test_a_preview_says_what_it_costs_at_most_and_sends_nothing(
+def test_a_preview_returns_the_largest_cost_and_sends_nothing(
     world: World, chain: Chain, trainer: Signer, counter: Counter
 ) -> None:
     call, balance = counter.add(3, "hi"), chain.balance(trainer.address, chain.head())
@@ -113,7 +113,7 @@ def test_a_call_that_would_revert_is_refused_before_it_is_written_down(
     assert store.intent("add") is None and sent_by(world, trainer) == 0
 
 
-def test_an_account_without_coin_is_told_what_is_missing(
+def test_an_account_without_coins_raises_the_missing_amount(
     chain: Chain, world: World, counter: Counter
 ) -> None:
     pauper, store = Signer(key_of("pauper")), MemoryIntents()
@@ -456,7 +456,9 @@ def test_after_a_restart_the_next_intent_takes_the_next_nonce(
     assert store.open_intents() == []
 
 
-def test_what_another_program_has_pending_is_counted(world: World, slow: Counter, trainer: Signer) -> None:
+def test_pending_transactions_of_another_program_are_counted(
+    world: World, slow: Counter, trainer: Signer
+) -> None:
     outbox_of(slow.chain, trainer, wait_s=0).send("by hand", slow.add())
     store = MemoryIntents()
     outbox_of(slow.chain, trainer, store, wait_s=0).send("by the node", slow.add())

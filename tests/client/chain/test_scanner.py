@@ -66,14 +66,14 @@ def test_each_event_is_given_once(counter: Counter, trainer: Signer) -> None:
     assert scanner.poll(counter.chain.head()) == scanner.poll(middle) == []
 
 
-def test_the_scan_starts_where_it_is_told(counter: Counter, trainer: Signer) -> None:
+def test_the_scan_starts_at_the_given_block(counter: Counter, trainer: Signer) -> None:
     add(counter, trainer, 1, 2)
     head = counter.chain.head()
     assert amounts(Scanner(counter.chain, [counter], head.number).poll(head)) == [2]
 
 
 @pytest.mark.parametrize("widest", [1, 2, 3, 7])
-def test_ranges_adapt_to_what_the_endpoint_allows(
+def test_ranges_adapt_to_the_limit_of_the_endpoint(
     widest: int, world: World, node: LocalNode, counter: Counter, trainer: Signer
 ) -> None:
     add(counter, trainer, 1, 2)

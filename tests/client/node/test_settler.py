@@ -71,7 +71,7 @@ def test_void_rounds_burn_their_budget_only_if_work_was_revealed(tmp_path: Path)
         assert rounds.world.refund() == TRAINER_POOL + VALIDATOR_POOL
 
 
-def test_a_round_in_which_nobody_counts_pays_nobody_and_delivers_the_final_state(tmp_path: Path) -> None:
+def test_a_round_without_counted_updates_pays_nobody_and_delivers_the_final_state(tmp_path: Path) -> None:
     with played(tmp_path, rounds=1) as rounds:
         assert rounds.play(0, {}, all_say(words())) == ["settle/0/0"]
         rounds.report(1, all_say(words()))
@@ -81,7 +81,7 @@ def test_a_round_in_which_nobody_counts_pays_nobody_and_delivers_the_final_state
         assert final == NEWEST
 
 
-def test_what_was_sealed_and_not_shown_is_charged_unless_the_network_failed(tmp_path: Path) -> None:
+def test_an_unrevealed_commitment_is_charged_unless_the_network_failed(tmp_path: Path) -> None:
     with played(tmp_path) as rounds:
         reports = {V0: words(9, 9, 9), V1: words(9, 9, 9), V2: None}
         sent = rounds.play(0, EVERYBODY, reports, hiding=[T2])
@@ -156,7 +156,7 @@ def test_a_penalty_is_locked_and_settled_however_late_somebody_comes(tmp_path: P
         assert rounds.due() == []
 
 
-def test_votes_release_what_was_contested(tmp_path: Path) -> None:
+def test_votes_release_a_contested_penalty(tmp_path: Path) -> None:
     with played(tmp_path) as rounds:
         world, settlement = rounds.world, rounds.world.contracts.settlement
         rounds.play(0, EVERYBODY, all_say(accusing(1, Verdict.COPIED)))

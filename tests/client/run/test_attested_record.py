@@ -56,7 +56,7 @@ def deny(town: Town) -> None:
     town.send("sponsor", registry.revoke(town.run, trainer, policy, key.workload, key.platform, key.pck))
 
 
-def test_a_registration_is_on_the_record_with_what_it_rests_on(town: Town) -> None:
+def test_a_registration_is_recorded_with_the_values_that_it_depends_on(town: Town) -> None:
     registered = town.record().newest_key(trainer)
     assert registered is not None
     assert (registered.trainer, registered.key) == (trainer, enclave_key("key").address)
@@ -118,7 +118,7 @@ def test_an_older_narrowing_counts_for_a_run_that_chooses_the_policy_later(town:
     assert {event.args["policy"] for event in events if "policy" in event.args} == {town.policy.hash}
 
 
-def test_what_others_do_to_their_own_policies_fills_no_record(town: Town) -> None:
+def test_events_of_other_policies_are_not_recorded(town: Town) -> None:
     """Anyone is the guardian of policies that it makes up, and pays only gas for denying under them."""
     record = town.record()
     denied = next(event for event in record.events if event.name == "Denied")
@@ -154,7 +154,7 @@ def test_forgotten_blocks_take_keys_denials_and_attestations_with_them(town: Tow
     assert record.newest_key(trainer) is None
 
 
-def test_the_wrapper_reads_what_the_registry_keeps(town: Town) -> None:
+def test_the_wrapper_reads_the_registrys_storage(town: Town) -> None:
     registry, policy, head = town.contracts.registry, town.policy.policy, town.chain.head()
     quote = parse_quote(SimulatedAttester(VENDOR, platform=1).quote(b"\7" * 64).quote)
     said = registry.check_quote(policy, quote_calldata(quote, policy.pck_cas), at=head)

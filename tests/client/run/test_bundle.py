@@ -67,7 +67,7 @@ def reader(tmp_path: Path) -> ObjectStore:
     return ObjectStore(tmp_path / "reader")
 
 
-def test_what_the_sponsor_published_is_what_everybody_loads(sponsor: Sponsor, tmp_path: Path) -> None:
+def test_everyone_loads_the_bundle_that_the_sponsor_published(sponsor: Sponsor, tmp_path: Path) -> None:
     files = load(sponsor.uri, sponsor.params, reader(tmp_path))
     assert files.bundle == Bundle(sponsor.recipe, ADMISSION, state_root(sponsor.initial))
     assert state_root(files.initial.state) == files.initial.root == sponsor.params.initial_state
@@ -103,7 +103,7 @@ def test_files_that_are_not_the_runs_are_refused(
     ],
     ids=lambda data: repr(data[:20]),
 )
-def test_what_is_no_bundle_is_refused(sponsor: Sponsor, data: bytes, tmp_path: Path) -> None:
+def test_a_malformed_bundle_is_refused(sponsor: Sponsor, data: bytes, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="cannot be read"):
         load_bundle(sponsor.serve(data), sponsor.params, reader(tmp_path))
 
@@ -161,7 +161,7 @@ def test_a_recipe_that_cannot_be_played_is_refused_before_anybody_trains(tmp_pat
         load(vast.uri, vast.params, reader(tmp_path))
 
 
-def test_files_that_nobody_serves_are_said_to_be_missing(sponsor: Sponsor, tmp_path: Path) -> None:
+def test_files_that_nobody_serves_are_reported_as_missing(sponsor: Sponsor, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is not available"):
         load(f"{tmp_path}/{bytes(32).hex()}", sponsor.params, reader(tmp_path))
 
@@ -170,7 +170,7 @@ def test_files_that_nobody_serves_are_said_to_be_missing(sponsor: Sponsor, tmp_p
 
 
 @given(st.integers(0, 3 * MAX_DEPTH), st.sampled_from(["[{}]", '{{"a":{}}}', '["]]}}\\"",{}]']))
-def test_depth_is_what_a_parser_would_reach(levels: int, shape: str) -> None:
+def test_depth_equals_the_depth_that_a_parser_reaches(levels: int, shape: str) -> None:
     text = "1"
     for _ in range(levels):
         text = shape.format(text) if "{}" in shape and "{{" in shape else shape.replace("{}", text)

@@ -100,9 +100,7 @@ def test_without_payloads_it_takes_the_states_that_the_reports_agree_on(
     assert joiner.roots() == true_roots(world)
 
 
-def test_without_payloads_and_states_it_says_what_is_missing(
-    world: World, tmp_path: Path, hidden: None
-) -> None:
+def test_missing_payloads_and_states_are_named(world: World, tmp_path: Path, hidden: None) -> None:
     folders = [served(world, name) for name in world.seated]
     for folder in folders:
         folder.rename(folder.with_name("away"))
@@ -114,7 +112,7 @@ def test_without_payloads_and_states_it_says_what_is_missing(
             folder.with_name("away").rename(folder)
 
 
-def test_what_a_server_makes_up_is_not_taken(world: World, tmp_path: Path, hidden: None) -> None:
+def test_forged_objects_from_a_server_are_refused(world: World, tmp_path: Path, hidden: None) -> None:
     record = world.nodes["validator-0"].record
     lie = b"\x00" * state_bytes(world.nodes["validator-0"].follower.codec.spec)
     planted, kept = [], []
@@ -183,7 +181,7 @@ def test_a_round_without_a_seed_assigns_the_next_by_the_fallback(tmp_path: Path)
         assert follower.state_after(0) == follower.state_after(-1)
 
 
-def test_a_fork_is_followed_and_what_was_derived_from_lost_blocks_is_dropped(tmp_path: Path) -> None:
+def test_a_fork_is_followed_and_values_from_lost_blocks_are_dropped(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none", "none"), validators=1, rounds=2) as world:
         world.play(until=world.schedule.report_commit(0).start)
         fork, node = world.devnet.snapshot(), world.nodes["validator-0"]

@@ -83,7 +83,7 @@ def test_silence_and_asking_back_show_in_the_stakes(rounds: Rounds) -> None:
 
 
 @pytest.mark.parametrize("round", range(ROUNDS))
-def test_what_was_paid_is_what_the_record_says(rounds: Rounds, round: int) -> None:
+def test_the_record_gives_the_amounts_that_were_paid(rounds: Rounds, round: int) -> None:
     record, paid = fresh(rounds), rounds.paid[round]
     settled = record.settled(round)
     due = dict.fromkeys(rounds.world.names, 0)

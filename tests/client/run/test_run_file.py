@@ -75,7 +75,7 @@ def test_level_and_policy_belong_together(attestation: str, tmp_path: Path) -> N
         read(tmp_path, attestation).read_policy()
 
 
-def test_another_level_or_a_missing_policy_is_told(tmp_path: Path) -> None:
+def test_another_level_or_a_missing_policy_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunFileError, match="'audited'; choose one of 'incentive', 'attested', 'optional'"):
         read(tmp_path, 'verification = "audited"')
     (tmp_path / "terms" / "run.toml").unlink()

@@ -392,7 +392,7 @@ def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "journal.sqlite", TRAINER)
 
 
-def test_a_full_disk_is_told_and_nothing_is_lost(journal: Journal) -> None:
+def test_a_full_disk_is_an_error_and_nothing_is_lost(journal: Journal) -> None:
     journal.put("a", b"1")
     pages = journal._database.row("PRAGMA page_count")
     assert pages is not None

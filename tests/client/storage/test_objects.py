@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_put_is_found_by_its_root(store: ObjectStore, size: int) -> None:
+def test_a_stored_object_is_found_by_its_root(store: ObjectStore, size: int) -> None:
     root = store.put(content(size))
     assert root == content_root(content(size))
     assert store.has(root)

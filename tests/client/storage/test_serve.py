@@ -174,7 +174,7 @@ def test_a_silent_connection_is_closed_in_time(folder: Path) -> None:
         assert closed_by_server(silent)
 
 
-def test_an_address_in_use_is_told_with_a_way_out(node: ObjectServer, folder: Path) -> None:
+def test_an_address_in_use_is_an_error_with_a_fix(node: ObjectServer, folder: Path) -> None:
     with pytest.raises(StorageError, match=rf"cannot serve objects on 127.0.0.1:{node.port}.*--serve"):
         ObjectServer(folder, port=node.port).start()
 

@@ -169,7 +169,7 @@ def kill(world: World) -> None:
     world.served.add(KILLED, world.account(KILLED).serve())
 
 
-def test_nobody_trains_for_nothing_once_its_key_is_denied(tmp_path: Path) -> None:
+def test_a_trainer_with_a_denied_key_does_not_train(tmp_path: Path) -> None:
     """A guardian's denial is known for a round before it counts: then a node stops, and resumes with another key."""
     guardian = account(SEED, 0).address  # the sponsor's
     policy = PolicyFile.from_quotes([QUOTE], guardian=guardian)
@@ -195,7 +195,7 @@ def seat(name: str) -> int:
     return TRAINERS.index(name)
 
 
-def test_only_what_an_enclave_signed_is_paid_and_no_bond_is_burned(played: Played) -> None:
+def test_only_updates_signed_by_an_enclave_are_paid_and_no_bond_is_burned(played: Played) -> None:
     world, record = played.world, played.record
     assert record.round(0).manifests.keys() == set(range(len(TRAINERS))), "nobody was kept from revealing"
     assert record.round(0).attested.keys() == {seat(KILLED), seat(RENEWED)}
@@ -277,7 +277,7 @@ def attesting(chain: Chain, journal: Journal) -> AttestedRounds:
     return AttestedRounds(chain, 1, journal, lambda: HEAD)  # type: ignore[arg-type]
 
 
-def test_what_was_signed_is_revealed_even_if_the_chain_cannot_be_asked_then(journal: Journal) -> None:
+def test_a_saved_signature_is_revealed_even_if_the_chain_cannot_be_read(journal: Journal) -> None:
     chain, manifest = Chain(), b"\4" * 32
     attesting(chain, journal).sign(0, manifest, 10)
     chain.cut = True
@@ -287,7 +287,7 @@ def test_what_was_signed_is_revealed_even_if_the_chain_cannot_be_asked_then(jour
     assert restarted.troubles[-1].cause == "the endpoint does not answer"
 
 
-def test_what_was_signed_is_not_revealed_for_another_manifest_or_once_the_key_has_ended(
+def test_a_saved_signature_is_not_used_for_another_manifest_or_an_expired_key(
     journal: Journal,
 ) -> None:
     chain, manifest, other = Chain(), b"\4" * 32, b"\5" * 32
@@ -299,7 +299,7 @@ def test_what_was_signed_is_not_revealed_for_another_manifest_or_once_the_key_ha
     assert signing.signature(0, manifest, 100) == b""
 
 
-def test_a_full_disk_while_registering_is_told_once_a_block(journal: Journal) -> None:
+def test_a_full_disk_while_registering_is_logged_once_a_block(journal: Journal) -> None:
     signing = attesting(Chain(), journal)
     for _ in range(3):
         signing.keep_key(HEAD)

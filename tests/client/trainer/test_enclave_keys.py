@@ -112,7 +112,7 @@ def registered(world: World, receipt: Any) -> dict[str, Any]:
     return next(event[1] for event in events if event is not None and event[0] == "KeyRegistered")
 
 
-def test_a_registered_key_signs_what_the_contract_will_recover(world: World, trainer: str) -> None:
+def test_the_contract_recovers_the_registered_key_from_a_signature(world: World, trainer: str) -> None:
     enclave = keeper(world, trainer)
     head = world.chain.head()
     assert enclave.due(head)
@@ -129,7 +129,7 @@ def test_a_registered_key_signs_what_the_contract_will_recover(world: World, tra
     assert enclave.sign(0, MANIFEST, live.expiry, head) == b""
 
 
-def test_what_is_published_is_what_every_validator_accepts(world: World, trainer: str) -> None:
+def test_every_validator_accepts_the_published_evidence(world: World, trainer: str) -> None:
     enclave = keeper(world, trainer)
     challenge = world.contracts.registry.challenge(world.run, world.address(trainer), world.chain.head())
     receipt = enclave.renew(world.chain.head())
@@ -248,9 +248,7 @@ def test_a_key_whose_file_is_lost_is_replaced(world: World, trainer: str) -> Non
     assert live is not None and found is not None and found.address != live.address
 
 
-def test_other_code_is_told_before_it_costs_anything_and_refused_by_the_chain(
-    world: World, trainer: str
-) -> None:
+def test_other_code_is_refused_before_it_costs_anything_and_by_the_chain(world: World, trainer: str) -> None:
     swapped = SimulatedAttester(VENDOR, b"other code")
     sent = world.transactions(trainer)
     with pytest.raises(RegistrationError, match="does not list"):
@@ -309,7 +307,7 @@ def test_a_run_pinned_to_intels_root_refuses_a_simulated_machine() -> None:
         prepare_registration(HONEST, KEY, PLACE, CHALLENGE, intel)
 
 
-def test_a_debug_machine_is_told_so() -> None:
+def test_a_debug_machine_is_refused() -> None:
     debug = SimulatedAttester(VENDOR, HONEST.code, debug=True)
     policy = PolicyFile.from_quotes([parse_quote(debug.quote(bytes(64)).quote)])
     with pytest.raises(RegistrationError, match="debug"):
@@ -324,7 +322,7 @@ class Owned(SimulatedAttester):
         return made[:280] + b"\1" * 48 + made[328:]
 
 
-def test_a_machine_under_its_hosts_orders_is_told_so() -> None:
+def test_a_machine_configured_by_its_host_is_refused() -> None:
     with pytest.raises(RegistrationError, match="MROWNERCONFIG"):
         prepare_registration(Owned(VENDOR, HONEST.code), KEY, PLACE, CHALLENGE, POLICY)
 

@@ -37,7 +37,7 @@ from tests.client.world import make_world, tiny_recipe
 T0, T1, T9, V0 = "trainer-0", "trainer-1", "trainer-9", "validator-0"
 
 
-def test_a_manifest_says_what_the_training_was_made_from(tmp_path: Path) -> None:
+def test_a_manifest_names_the_base_state_and_the_samples(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         world.play()
         manifest = world.nodes[V0].record.round(0).manifests[0]
@@ -102,7 +102,7 @@ def test_who_comes_after_the_commit_window_sits_the_round_out(tmp_path: Path) ->
         assert world.bond(T0) == TRAINER_BOND
 
 
-def test_fewer_steps_follow_what_the_codec_keeps_and_the_manifest_says_so(tmp_path: Path) -> None:
+def test_the_number_of_steps_follows_the_codec_and_is_in_the_manifest(tmp_path: Path) -> None:
     recipe = tiny_recipe(
         codec=CodecChoice("topk-2bit", k=16, k_min=1, chunk=64, energy=0.4, error_feedback=0.5),
         inner=Inner(steps=6, steps_min=2, batch=4),
@@ -154,7 +154,7 @@ def test_training_that_diverges_submits_nothing_and_does_not_end_the_node(tmp_pa
         assert failing.tried == [0, 1]
 
 
-def test_what_fails_for_another_reason_is_tried_again_a_few_times(tmp_path: Path) -> None:
+def test_a_training_that_fails_for_another_reason_is_retried_a_few_times(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=2) as world:
         lost = EarnestError("a worker is gone", "look at its log")
         failing = Failing(world, {0: [lost], 1: [lost] * 5})
@@ -228,14 +228,14 @@ def forever(node: Any) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_node_outlives_what_waiting_may_mend(error: Exception) -> None:
+def test_a_node_waits_out_temporary_errors(error: Exception) -> None:
     node = Troubled(error, None, error)
     forever(node)
     assert node.finished
 
 
 @pytest.mark.parametrize("error", [WrongChain("chain 5", "fix it"), JournalCorrupt("damaged", "restore it")])
-def test_a_node_stops_for_what_no_waiting_mends(error: Exception) -> None:
+def test_a_node_stops_on_permanent_errors(error: Exception) -> None:
     with pytest.raises(type(error)):
         forever(Troubled(error, None))
 
@@ -262,7 +262,7 @@ def test_a_lost_nonce_does_not_keep_a_node_from_its_duties(tmp_path: Path) -> No
         assert world.nodes[V0].record.round(0).manifests.keys() == {0}
 
 
-def test_a_trainer_is_told_what_came_of_its_update_and_why_it_did_not_count(tmp_path: Path) -> None:
+def test_the_trainers_log_gives_the_outcome_of_its_update_and_the_reason(tmp_path: Path) -> None:
     with (
         make_world(tmp_path, attacks=("none", "malformed"), validators=1, rounds=1) as world,
         capture_logs() as logs,
@@ -278,7 +278,7 @@ def test_a_trainer_is_told_what_came_of_its_update_and_why_it_did_not_count(tmp_
     assert told["outcome", 1]["reason"] == judged["reason"]
 
 
-def test_a_trainer_is_told_of_a_void_round(tmp_path: Path) -> None:
+def test_the_trainers_log_names_a_void_round(tmp_path: Path) -> None:
     with (
         make_world(tmp_path, attacks=("none",), validators=1, rounds=1, idle=(V0,)) as world,
         capture_logs() as logs,

@@ -16,7 +16,7 @@ APART = Schedule(0, 10, 800, 50, 60, 50, 40, 100, overlap=False)
 BESIDE = replace(APART, commit_s=1_000, overlap=True)
 
 
-def test_seconds_go_to_what_was_said_last() -> None:
+def test_seconds_count_for_the_latest_activity() -> None:
     now = [0.0]
     sheet = Timesheet(lambda: now[0])
     for what, seconds in (("the run to start", 50), (TRAINING, 90), ("the next round", 6), (TRAINING, 90)):

@@ -233,7 +233,7 @@ def test_a_slow_machine_does_not_register_a_key_while_a_reveal_would_have_to_wai
         assert node._has_time(node.observe()), "all is revealed"
 
 
-def test_what_killed_nodes_left_half_written_does_not_fill_the_disk(tmp_path: Path) -> None:
+def test_half_written_files_of_killed_nodes_do_not_fill_the_disk(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         kept = world.account(T0).private.put(b"an update")
         world.close(T0)

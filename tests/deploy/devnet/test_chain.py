@@ -182,7 +182,7 @@ def test_a_nonce_gap_waits_and_is_mined_once_it_is_filled():
     assert mined_nonces(devnet) == [[], [], [0, 1, 2]]
 
 
-def test_pending_counts_what_waits_without_a_gap():
+def test_pending_counts_waiting_transactions_without_a_nonce_gap():
     devnet = fresh_devnet(automine=False)
     for nonce in (0, 1, 3):
         devnet.send(signed(trainer, nonce))
@@ -241,7 +241,7 @@ def test_the_better_tip_goes_first():
     ]
 
 
-def test_what_does_not_fit_into_a_block_goes_into_the_next_and_holds_up_nobody_else():
+def test_a_transaction_that_does_not_fit_into_a_block_goes_into_the_next():
     devnet = fresh_devnet(automine=False)
     devnet.send(signed(trainer, 0))
     devnet.send(signed(trainer, 1, gas=GAS_LIMIT))
@@ -277,7 +277,7 @@ def test_a_transaction_that_can_no_longer_pay_is_dropped():
         ("max priority fee per gas higher", trainer, 0, {"maxPriorityFeePerGas": 3 * 10**9}),
     ],
 )
-def test_a_bad_transaction_is_refused_in_plain_words(words, sender, nonce, fields):
+def test_a_bad_transaction_is_refused_with_a_reason(words, sender, nonce, fields):
     devnet = fresh_devnet()
     error = refusal(
         DevnetProvider(devnet), "eth_sendRawTransaction", "0x" + signed(sender, nonce, **fields).hex()
@@ -287,7 +287,7 @@ def test_a_bad_transaction_is_refused_in_plain_words(words, sender, nonce, field
     assert devnet.head.header.block_number == 0
 
 
-def test_a_used_nonce_and_a_known_transaction_are_told_apart():
+def test_a_used_nonce_and_a_known_transaction_give_different_errors():
     devnet = fresh_devnet()
     devnet.send(signed(trainer, 0))
     with pytest.raises(TransactionRejected, match="nonce too low: next nonce 1, tx nonce 0"):

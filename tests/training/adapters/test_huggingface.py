@@ -138,7 +138,7 @@ def test_a_configuration_that_asks_for_more_is_refused(change: dict[str, Any], r
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, '"x"'])
-def test_what_is_no_configuration_is_refused(text: str) -> None:
+def test_a_malformed_configuration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="config is not"):
         checked_config(text)
 
@@ -148,7 +148,7 @@ def test_a_configuration_may_be_a_file(tmp_path: Path) -> None:
     assert checked_config(tmp_path / "config.json").hidden_size == 16
 
 
-def test_data_without_a_root_is_refused_and_the_root_is_told(options: dict[str, Any]) -> None:
+def test_data_without_a_root_is_refused_and_the_error_names_the_root(options: dict[str, Any]) -> None:
     with pytest.raises(TaskError, match=options["root"]):
         load_task(PATH, {"config": json.dumps(LLAMA), **options, "root": ""})
 

@@ -69,7 +69,7 @@ def test_a_token_beyond_the_vocabulary_is_found_when_proven_and_when_read(path: 
         list(windows.batches("train", [0], 1))
 
 
-def test_windows_are_what_is_in_the_file(path: Path) -> None:
+def test_windows_equal_the_content_of_the_file(path: Path) -> None:
     windows = Windows(TokenFile(path, "uint16", 500), context=8, warmup=20, report_share=0.1)
     border, count = 1800, (1800 - 1) // 8
     assert (windows.pool_size, windows.warmup_ids) == (count - 20, range(count - 20, count))

@@ -98,7 +98,7 @@ def test_adaptive_payloads_are_smaller_where_the_update_allows() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_the_recipe_does_not_allow_is_refused(
+def test_a_payload_that_the_recipe_does_not_allow_is_refused(
     codec: Codec, wider: Codec, update: dict[str, torch.Tensor], name: str
 ) -> None:
     with pytest.raises(PayloadError) as caught:

@@ -27,7 +27,7 @@ def flat(state: CodecState) -> Tensor:
 
 
 @ALL
-def test_a_residual_is_what_was_owed_less_what_was_sent(choice: CodecChoice) -> None:
+def test_a_residual_is_the_update_with_feedback_minus_the_decoded_payload(choice: CodecChoice) -> None:
     codec, update = make_codec(choice, SPEC), random_update(SPEC, 3)
     first = codec.encode(update)
     assert torch.equal(flat(first.state), SPEC.join(update) - first.update.flat())
@@ -91,7 +91,7 @@ def test_a_round_that_did_not_count_leaves_nothing_behind(choice: CodecChoice) -
 
 @ALL
 @pytest.mark.parametrize("since", [1, 2])
-def test_a_round_found_not_to_count_later_is_taken_out_of_what_followed(
+def test_a_round_that_later_does_not_count_is_removed_from_the_feedback_of_the_next(
     choice: CodecChoice, since: int
 ) -> None:
     """With overlap a verdict comes after the next encoding. What was sent stays sent; what is owed is righted."""

@@ -92,7 +92,7 @@ def progress() -> Progress:
     )
 
 
-def test_what_is_saved_comes_back_whole(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_loaded_unchanged(tmp_path: Path) -> None:
     store = checkpoints(tmp_path)
     store.save(KEY, progress())
     found = store.load(KEY)

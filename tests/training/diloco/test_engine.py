@@ -85,7 +85,7 @@ def test_other_samples_give_another_update() -> None:
     assert not torch.equal(flat(first.pseudo_gradient), flat(second.pseudo_gradient))
 
 
-def test_the_inner_optimizer_goes_on_where_it_was_also_after_a_restart() -> None:
+def test_the_inner_optimizer_continues_after_a_restart() -> None:
     memory = TrainerState()
     train_round(TASK, RECIPE, STATE, IDS, 0, 2, memory)
     restarted = TrainerState.from_bytes(memory.to_bytes())
@@ -97,7 +97,7 @@ def test_the_inner_optimizer_goes_on_where_it_was_also_after_a_restart() -> None
     assert memory.inner["bytes.weight/step"].item() == 10
 
 
-def test_memory_keeps_what_is_the_codecs() -> None:
+def test_a_trainer_state_keeps_the_codecs_tensors() -> None:
     memory = TrainerState(codec={f"residual/{name}": value for name, value in STATE.parameters.items()})
     back = TrainerState.from_bytes(memory.to_bytes())
     assert back.codec.keys() == memory.codec.keys()
@@ -171,7 +171,7 @@ def test_who_is_late_ends_with_the_steps_it_has() -> None:
     assert train_round(TASK, RECIPE, STATE, IDS, 0, 2, TrainerState(), late=lambda: True).steps == 1
 
 
-def test_private_batches_take_the_place_of_what_was_assigned() -> None:
+def test_private_batches_replace_the_assigned_samples() -> None:
     class Own:
         root = bytes(32)
 

@@ -81,7 +81,7 @@ def test_the_output_layer_is_known_by_its_shape_or_its_name() -> None:
     assert muon_names(stage) == {"inside.weight"}
 
 
-def test_a_part_of_a_model_is_told_which_matrices_are_muons() -> None:
+def test_a_part_of_a_model_gets_the_names_of_muons_matrices() -> None:
     last = nn.Linear(4, 50)
     stage = nn.ModuleDict({"last": last})
     optimizer = inner_optimizer(stage, MUON, muon=())

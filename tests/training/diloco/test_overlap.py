@@ -59,7 +59,7 @@ def test_a_preview_goes_no_farther_than_the_clip_norm_lets_the_round() -> None:
     assert moved.norm().item() == pytest.approx(0.01 * 0.4 * 1.9, rel=1e-3)
 
 
-def test_an_update_is_what_the_steps_did_and_not_the_preview() -> None:
+def test_an_update_contains_the_steps_and_not_the_preview() -> None:
     preview = local_start(EAGER, BASE, pending())
     local = train_round(TASK, EAGER, preview, range(200, 240), 1, 4, TrainerState())
     after = {name: value - local.pseudo_gradient[name] for name, value in preview.parameters.items()}

@@ -70,7 +70,7 @@ def test_clipping_sees_the_gradient_without_its_scale() -> None:
     assert torch.allclose(before - model.weight.detach(), torch.tensor([[0.6, 0.8]]), atol=1e-5)
 
 
-def test_the_loss_scale_goes_on_where_it_was() -> None:
+def test_the_loss_scale_continues_where_it_was() -> None:
     first, second = Precision(HERE, "fp16"), Precision(HERE, "fp16")
     first.restore({"scaler/scale": torch.tensor(1024.0), "scaler/_growth_tracker": torch.tensor(7.0)})
     second.restore(first.saved())

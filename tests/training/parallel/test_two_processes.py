@@ -165,9 +165,7 @@ def test_divergence_is_found_by_all_and_ends_nobody(workers: WorkerGroup, layout
         ("pp4", {}, "needs 4 processes, there are 2"),
     ],
 )
-def test_what_a_layout_cannot_do_is_refused(
-    workers: WorkerGroup, layout: str, inner: dict, cause: str
-) -> None:
+def test_an_impossible_layout_is_refused(workers: WorkerGroup, layout: str, inner: dict, cause: str) -> None:
     recipe = shakespeare(**inner)
     with pytest.raises(LayoutError, match=cause):
         trainer(workers, recipe, layout).train(start(recipe), IDS, 0, TrainerState())

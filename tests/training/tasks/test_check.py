@@ -238,7 +238,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
 
 
-def test_what_only_another_process_shows_is_found() -> None:
+def test_an_error_that_only_another_process_shows_is_found() -> None:
     report = check_task(TaskUnderTest(f"{HERE}:ByProcess", {}))
     assert failed(report) == {"same weights", "same losses", "same update"}
 
