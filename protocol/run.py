@@ -57,7 +57,7 @@ class Level(IntEnum):
     """Attestations are checked and recorded, and change no pay."""
 
     @property
-    def takes_attestation(self) -> bool:
+    def uses_attestation(self) -> bool:
         """True if `reveal` takes an enclave's signature."""
         return self >= Level.ATTESTED
 

@@ -226,7 +226,7 @@ def _run_files(session: Session, run: int) -> Iterator[DoctorCheck]:
     from earnest.client.storage.objects import ObjectStore
 
     record = session.deployment.read_run(run)
-    if record.params.level.takes_attestation:
+    if record.params.level.uses_attestation:
         able, found = _p256(session)
         yield DoctorCheck("attestation", able, found, "join runs with verification = incentive on this chain")
     try:

@@ -81,7 +81,7 @@ def terms(session: Session, record: RunRecord) -> dict[str, Any]:
 
 def policy_of(record: RunRecord) -> PolicyFile | None:
     """Returns the policy of an attested run; None for other runs, or if the run's files are unavailable."""
-    if not Level(record.params.verification).takes_attestation:
+    if not Level(record.params.verification).uses_attestation:
         return None
     from earnest.client.run.bundle import BundleError, load_bundle
     from earnest.client.storage.objects import ObjectStore
@@ -98,7 +98,7 @@ def attestation_document(record: RunRecord, policy: PolicyFile | None) -> dict[s
     Root and workloads are those of `policy`, and None without it.
     """
     params = record.params
-    if not Level(params.verification).takes_attestation:
+    if not Level(params.verification).uses_attestation:
         return None
     return {
         "verification": LEVEL_NAMES[Level(params.verification)],

@@ -46,7 +46,7 @@ class TrainerStates:
         Where the state is lost, training starts with a fresh inner optimizer and no error feedback.
         """
         worked = self._worked(round)
-        state = (self._read(worked[0], "memory") if worked else None) or TrainerState()
+        state = (self._read(worked[0], "end") if worked else None) or TrainerState()
         if self._feedback:
             self._restore_feedback(state, round, worked)
             self._write(round, "start", state.to_bytes())
@@ -54,7 +54,7 @@ class TrainerStates:
 
     def end(self, round: int, state: bytes) -> None:
         """Saves the state that `round` ended with, as TrainerState's bytes, and removes states that are too old."""
-        self._write(round, "memory", state)
+        self._write(round, "end", state)
         self._forget(round - ROUNDS_KEPT)
 
     def _forget(self, before: int) -> None:
@@ -67,15 +67,13 @@ class TrainerStates:
                 log.warning("old optimizer state not removed", cause=error.cause)
 
     def _roots(self, rounds: range) -> set[bytes]:
-        roots = (
-            self._journal.get(self._key(round, which)) for round in rounds for which in ("start", "memory")
-        )
+        roots = (self._journal.get(self._key(round, which)) for round in rounds for which in ("start", "end"))
         return {root for root in roots if root}
 
     def _worked(self, round: int) -> list[int]:
         """Returns the earlier rounds that left a state, newest first."""
         earlier = range(round - 1, max(-1, round - 1 - ROUNDS_KEPT), -1)
-        return [r for r in earlier if self._journal.get(self._key(r, "memory"))]
+        return [r for r in earlier if self._journal.get(self._key(r, "end"))]
 
     def _restore_feedback(self, state: TrainerState, round: int, worked: list[int]) -> None:
         """Restores error feedback, as if the uncounted rounds that were decided since the last start had not happened.
@@ -89,7 +87,7 @@ class TrainerStates:
             if earlier > self._decided(round) or known_then or self._counted(earlier):
                 since += 1
                 continue
-            before, after = self._read(earlier, "start"), self._read(earlier, "memory")
+            before, after = self._read(earlier, "start"), self._read(earlier, "end")
             if after is not None:
                 codec = before.codec if before else None
                 state.codec = undo_feedback(state.codec, codec, after.codec, self._feedback, since)

@@ -1,4 +1,4 @@
-"""A run that takes attestations, on the embedded chain or on anvil: everything is real but the machines' vendor."""
+"""A run with attestation, on the embedded chain or on anvil; only the vendor of the machines is simulated."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Town:
         return receipt
 
     def travel(self, to: int) -> None:
-        """A block at `to`, unix seconds."""
+        """Mines a block at `to`, unix seconds."""
         ahead = to - self.chain.head().time
         assert ahead > 0, "the chain is past it"
         for method, parameters in (("evm_increaseTime", [ahead]), ("evm_mine", [])):
@@ -82,13 +82,13 @@ class Town:
         return self.deployment.read_run(self.run)
 
     def open_run(self, level: Level = Level.ATTESTED, **changes: Any) -> None:
-        """The sponsor opens a run, both trainers join it."""
+        """Opens a run as the sponsor; both trainers join it."""
         runs, vault, token = self.contracts.runs, self.contracts.vault, self.contracts.token
         manager, policy = self.contracts.settlement.address, self.policy.hash
         params = replace(TERMS, verification=level, **changes)
         params = replace(
             params,
-            attestation_policy=policy if level.takes_attestation else bytes(32),
+            attestation_policy=policy if level.uses_attestation else bytes(32),
             start=self.chain.head().time + params.schedule().period + 500,
         )
         for name in ("sponsor", "trainer", "other trainer"):
@@ -106,7 +106,7 @@ class Town:
     def attempt(
         self, name: str = "trainer", key: str = "key", attester: SimulatedAttester | None = None
     ) -> tuple[Registration, QuoteParts]:
-        """What a trainer would register at the newest block."""
+        """Returns the registration of a trainer at the newest block, not yet sent."""
         trainer, registry = SIGNERS[name].address, self.contracts.registry
         number, challenge = registry.challenge(self.run, trainer, at=self.chain.head())
         address = enclave_key(key).address
@@ -120,7 +120,7 @@ class Town:
         return Registration(self.run, trainer, address, number, evidence.root(), digest), parts
 
     def register(self, name: str = "trainer", root: bytes | None = None, **how: Any) -> Receipt:
-        """A trainer registers a key, a block later than anything before. `root`: of other evidence than its own."""
+        """A trainer registers a key, a block later than anything before. `root`: replaces its evidence root."""
         self.travel(self.chain.head().time + 2)
         registration, parts = self.attempt(name, **how)
         registration = replace(registration, evidence_root=root or registration.evidence_root)
@@ -135,11 +135,11 @@ class Town:
     def commit(self, name: str, seat: int, round: int) -> Receipt:
         who, digest = SIGNERS[name].address, self.manifest(name, round).hash()
         runs = self.contracts.runs
-        sealed = commitment(self.chain.chain_id, runs.address, self.run, round, who, digest, SALT)
-        return self.send(name, runs.commit(self.run, round, seat, sealed))
+        commit = commitment(self.chain.chain_id, runs.address, self.run, round, who, digest, SALT)
+        return self.send(name, runs.commit(self.run, round, seat, commit))
 
     def reveal(self, name: str, seat: int, round: int, key: str | None = None) -> Receipt:
-        """With the signature of the enclave key of that label, or without any."""
+        """Reveals with the signature of the enclave key of that label, or without one."""
         manifest, registry = self.manifest(name, round), self.contracts.registry.address
         statement = round_statement(self.chain.chain_id, registry, self.run, round, manifest.hash())
         signed = b"" if key is None else enclave_key(key).sign(statement)
@@ -175,7 +175,7 @@ TERMS = RunParams(
 def open_town(kind: str, folder: Path, document: PolicyDocument | None = None) -> Iterator[Town]:
     """A town on the chain of this kind: "embedded", or "anvil" (skips where that is not installed).
 
-    `document`: what the policy asks validators to check.
+    `document`: the checks that the policy requires of validators.
     """
     if kind == "embedded":
         devnet = Devnet({signer.address: 100 * COIN for signer in SIGNERS.values()})

@@ -1,4 +1,4 @@
-"""Rounds played by hand, without models: who commits, reveals and reports what is the test's choice."""
+"""Rounds without models, in which the test chooses each commitment, reveal and report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BASE, NEWEST, EVIDENCE, SALT = (bytes([i]) * 32 for i in range(1, 5))
 
 @dataclass
 class Rounds:
-    """Plays rounds by hand, without models: who commits, reveals and reports what is the test's choice."""
+    """Plays rounds without models; the test chooses each commitment, reveal and report."""
 
     world: World
     facts: dict[int, Any] = field(default_factory=dict)
-    """By round what the contract knew in its settle window."""
+    """The contract's facts of each round, read in its settle window."""
 
     paid: dict[int, dict[str, int]] = field(default_factory=dict)
 
@@ -32,16 +32,16 @@ class Rounds:
         reports: Mapping[str, Sequence[bytes] | None],
         hiding: Sequence[str] = (),
     ) -> list[str]:
-        """Names with their seats commit, and reveal unless `hiding`. Reports are words; None: sealed, never shown.
+        """The `trainers` (name: seat) commit, and reveal unless `hiding`. Reports are words; None is never revealed.
 
-        Returns the names of the settlement duties that were sent.
+        Returns the names of the settlement calls that were sent.
         """
         world, schedule = self.world, self.world.schedule
         runs, run = world.contracts.runs, world.run
         world.devnet.travel(schedule.commit(round).start + 1)
         manifests = {name: self.manifest(round, name) for name in trainers}
         for name, seat in trainers.items():
-            sealed = commitment(
+            digest = commitment(
                 world.chain.chain_id,
                 runs.address,
                 run,
@@ -50,7 +50,7 @@ class Rounds:
                 manifests[name].hash(),
                 SALT,
             )
-            world.send(name, runs.commit(run, round, seat, sealed))
+            world.send(name, runs.commit(run, round, seat, digest))
         world.devnet.travel(schedule.reveal(round).start)
         for name, seat in trainers.items():
             if name not in hiding:
@@ -71,24 +71,24 @@ class Rounds:
         world.send("stranger", runs.seed(run, round))
         for name, words in reports.items():
             hash = words_hash(list(words or ()))
-            sealed = report_commitment(
+            digest = report_commitment(
                 world.chain.chain_id, runs.address, run, round, world.address(name), hash, SALT
             )
-            world.send(name, runs.report_commit(run, round, int(name[-1]), sealed))
+            world.send(name, runs.report_commit(run, round, int(name[-1]), digest))
         world.devnet.travel(schedule.report_reveal(round).start)
         for name, words in reports.items():
             if words is not None:
                 world.send(name, runs.report_reveal(run, round, int(name[-1]), list(words), SALT))
 
     def due(self, patience: int = 0) -> list[DueCall]:
-        """What the settler finds due now and is still needed."""
+        """Returns the calls that are due now and still needed."""
         world, contracts = self.world, self.world.contracts
         record, head = world.deployment.read_run(world.run), world.chain.head()
         settler = Settler(record, contracts.runs, contracts.settlement, patience)
         return [due_call for due_call in settler.due_calls(head) if due_call.still_needed(head)]
 
     def settle(self, round: int) -> list[str]:
-        """Sends what the settler finds due until it finds nothing; the names of what was sent."""
+        """Sends due calls until there are none; returns their names."""
         world, sent = self.world, []
         before = {name: world.idle(name) for name in world.names}
         while due := self.due():

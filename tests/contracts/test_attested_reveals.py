@@ -272,7 +272,7 @@ def test_no_changed_bit_is_accepted(contracts: System, position: int) -> None:
 def test_the_registry_reads_policy_and_the_second_next_round(contracts: System, level: Level) -> None:
     if level == Level.AUDITED:
         pytest.skip("reserved")
-    policy = POLICY if level.takes_attestation else bytes(32)
+    policy = POLICY if level.uses_attestation else bytes(32)
     run = Run.create(contracts, rounds=9, verification=level, attestation_policy=policy)
     schedule = run.params.schedule()
     assert contracts.runs.attestation(run.id) == (policy, schedule.opens(1), schedule.opens(0))
@@ -286,7 +286,7 @@ def test_the_registry_reads_policy_and_the_second_next_round(contracts: System, 
 
 @pytest.mark.parametrize("level", [Level.INCENTIVE, Level.ATTESTED, Level.OPTIONAL])
 def test_level_and_policy_read_back_and_change_no_other_parameter(contracts: System, level: Level) -> None:
-    policy = POLICY if level.takes_attestation else bytes(32)
+    policy = POLICY if level.uses_attestation else bytes(32)
     run = Run.create(contracts, verification=level, attestation_policy=policy)
     assert contracts.runs.run_params(run.id) == run.params.as_tuple()
     assert contracts.runs.round_facts(run.id, 0).params == run.params.as_tuple()

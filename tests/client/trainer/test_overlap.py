@@ -206,9 +206,7 @@ def test_a_void_round_leaves_nothing_that_error_feedback_would_owe(tmp_path: Pat
         node.observe()
         assert node.record.settled(0).void
         assert not [name for name in node._trainer_states.start(1).codec if name.startswith("residual/")]
-        assert (
-            node._trainer_states.start(1).inner.keys() == node._trainer_states._read(0, "memory").inner.keys()
-        )  # type: ignore[union-attr]
+        assert node._trainer_states.start(1).inner.keys() == node._trainer_states._read(0, "end").inner.keys()  # type: ignore[union-attr]
         world.nodes[V0] = silent
         world.play()
         assert node.parts.journal.salts.find(world.run, 1, Role.TRAINER) is not None

@@ -32,12 +32,12 @@ class Trainer:
         self, journal: Journal, store: ObjectStore, decided: Callable[[int], int], vain: set[int]
     ) -> None:
         counted = lambda round: round not in vain  # noqa: E731
-        self.memories = TrainerStates(1, journal, store, FEEDBACK, decided, counted)
+        self.states = TrainerStates(1, journal, store, FEEDBACK, decided, counted)
 
     def work(self, round: int) -> None:
-        start = self.memories.start(round)
+        start = self.states.start(round)
         owed = FEEDBACK * (residual(start) or 0.0) + 1.0
-        self.memories.end(round, memory(owed / 2, inner=float(round)).to_bytes())
+        self.states.end(round, memory(owed / 2, inner=float(round)).to_bytes())
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_round_that_counted_leaves_what_it_owes(make: Callable[..., Trainer]) 
     trainer = make(apart)
     for round in range(3):
         trainer.work(round)
-    assert residual(trainer.memories.start(3)) == pytest.approx(owed(3))
+    assert residual(trainer.states.start(3)) == pytest.approx(owed(3))
 
 
 @pytest.mark.parametrize("vain", [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 1, 2}])
@@ -77,7 +77,7 @@ def test_a_void_round_owes_nothing_and_keeps_the_optimizer(
     trainer = make(apart, vain)
     for round in range(3):
         trainer.work(round)
-    start = trainer.memories.start(3)
+    start = trainer.states.start(3)
     assert (residual(start) or 0.0) == pytest.approx(owed(3 - len(vain)))
     assert start.inner["w/exp_avg"].item() == 2.0
     assert start.codec["history"].item() == 3.0
@@ -89,32 +89,32 @@ def test_with_overlap_a_round_is_taken_back_once_its_outcome_is_known(make: Call
         trainer.work(round)
     before, after = owed(1), (FEEDBACK * owed(1) + 1) / 2
     now = (FEEDBACK * after + 1) / 2
-    start = trainer.memories.start(3)
+    start = trainer.states.start(3)
     assert residual(start) == pytest.approx(now - FEEDBACK * (after - before))
     trainer.work(3)
-    assert residual(trainer.memories.start(4)) == pytest.approx((FEEDBACK * residual(start) + 1) / 2), "once"  # type: ignore[operator]
+    assert residual(trainer.states.start(4)) == pytest.approx((FEEDBACK * residual(start) + 1) / 2), "once"  # type: ignore[operator]
 
 
 def test_with_overlap_a_pause_lets_both_outcomes_be_known_at_once(make: Callable[..., Trainer]) -> None:
     trainer = make(beside, {1, 2})
     for round in range(3):
         trainer.work(round)
-    assert residual(trainer.memories.start(5)) == pytest.approx(owed(1))
+    assert residual(trainer.states.start(5)) == pytest.approx(owed(1))
 
 
 def test_the_same_start_is_found_again_after_a_restart(make: Callable[..., Trainer]) -> None:
     trainer = make(apart, {1})
     for round in range(2):
         trainer.work(round)
-    first = trainer.memories.start(2).to_bytes()
-    assert trainer.memories.start(2).to_bytes() == make(apart, {1}).memories.start(2).to_bytes() == first
+    first = trainer.states.start(2).to_bytes()
+    assert trainer.states.start(2).to_bytes() == make(apart, {1}).states.start(2).to_bytes() == first
 
 
 def test_who_was_away_for_long_starts_afresh(make: Callable[..., Trainer]) -> None:
     trainer = make(apart)
     trainer.work(0)
-    assert trainer.memories.start(ROUNDS_KEPT).codec
-    assert trainer.memories.start(ROUNDS_KEPT + 1) == TrainerState()
+    assert trainer.states.start(ROUNDS_KEPT).codec
+    assert trainer.states.start(ROUNDS_KEPT + 1) == TrainerState()
 
 
 def test_a_long_run_keeps_no_more_states_than_it_may_ask_for(
@@ -127,7 +127,7 @@ def test_a_long_run_keeps_no_more_states_than_it_may_ask_for(
             trainer.work(round)
         sizes.append(len(list((tmp_path / "private").iterdir())))
     assert max(sizes[20:]) <= 2 * (ROUNDS_KEPT + 2)
-    assert trainer.memories.start(40).to_bytes() != TrainerState().to_bytes()
+    assert trainer.states.start(40).to_bytes() != TrainerState().to_bytes()
     for round in range(40 - ROUNDS_KEPT, 40):
-        assert trainer.memories._read(round, "memory") is not None
-        assert trainer.memories._read(round, "start") is not None
+        assert trainer.states._read(round, "end") is not None
+        assert trainer.states._read(round, "start") is not None
