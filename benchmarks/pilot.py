@@ -1,4 +1,7 @@
-"""Training alone, without a chain: what the demo's recipes reach and cost with honest trainers.
+"""Measures loss and cost of the demo's recipes with honest trainers, in training alone.
+
+It has no chain: a chain changes neither the loss nor the cost of honest training, and without one a recipe is tried in
+minutes. `earnest demo` plays the whole run.
 
 `python -m benchmarks.pilot [--codec dense-bf16|topk-2bit] [--reset] [--seed N]` prints held-out loss per round beside
 the byte n-grams' (training/tasks/corpus/README.md), bytes per update beside dense float32, CPU seconds per round, and

@@ -27,7 +27,7 @@ from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
 from earnest.client.chain.signer import Signer, import_key
 from earnest.client.node.node import Node, NodeParts
-from earnest.client.run.bundle import RunFiles, publish
+from earnest.client.run.bundle import Bundle, RunFiles, publish
 from earnest.client.trainer.node import TrainerNode
 from earnest.demo.attacks.trainers import Attacker
 from earnest.demo.attacks.validators import reverse_scores
@@ -35,12 +35,12 @@ from earnest.deploy.devnet.chain import Devnet, account
 from earnest.deploy.devnet.server import DevnetProvider
 from earnest.deploy.plan import make_plan
 from earnest.deploy.run import run_plan
-from earnest.protocol.merkle import admission_root
+from earnest.protocol.merkle import admission_root, content_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level, Role, RunParams
 from earnest.protocol.schedule import Schedule
 from earnest.training.diloco.initial import initial_state
-from earnest.training.diloco.state import state_root
+from earnest.training.diloco.state import to_bytes
 from earnest.training.tasks.task import load_task
 from earnest.validator.judge import judge_round
 from earnest.validator.node import Judge, ValidatorNode
@@ -313,15 +313,17 @@ class World:
         setup, sponsor = self.setup, self.account("sponsor")
         admitted = [*self.seated, *setup.spare]
         self.admission = tuple((self.address(name), role_of(name)) for name in admitted)
-        initial = initial_state(load_task(setup.recipe.task, setup.recipe.task_options), setup.recipe)
-        params = _parameters(setup, self.admission, state_root(initial))
+        task = load_task(setup.recipe.task, setup.recipe.task_options)
+        initial = to_bytes(initial_state(task, setup.recipe))
+        params = _parameters(setup, self.admission, content_root(initial))
         amounts = {"sponsor": params.budget, **{name: bond_of(name) for name in self.seated}}
         for name, amount in amounts.items():
             sponsor.outbox.send(f"mint/{name}", self.contracts.token.mint(self.address(name), amount))
         self.params = replace(params, start=self.devnet.now() + setup.start_delay_s)
-        bundle = publish(sponsor.public, setup.recipe, self.admission, initial, setup.policy)
+        bundle = Bundle(setup.recipe, self.admission, self.params.initial_state, setup.policy)
+        root = publish(sponsor.public, bundle, initial)
         self.serve("sponsor")
-        uri = f"{uri_of('sponsor')}/{bundle.hex()}"
+        uri = f"{uri_of('sponsor')}/{root.hex()}"
         sponsor.do(fund_calls(self.contracts, sponsor.owner, self.params, uri, self.chain.head()), "run")
         self.run = self.contracts.runs.run_count(at=self.chain.head())
 

@@ -14,6 +14,7 @@ from earnest.client.account.transactions import fund_calls
 from earnest.client.run.run_file import PAID_SHARE, RunFile, check_params, remarks
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
+from earnest.protocol.merkle import content_root
 
 if TYPE_CHECKING:
     from earnest.protocol.run import RunParams
@@ -30,9 +31,9 @@ def example_file() -> Answer:
 
 def open_run(session: Session, run_file: RunFile) -> Answer:
     """Builds the initial state, publishes the run's files and opens the run."""
-    from earnest.client.run.bundle import publish
+    from earnest.client.run.bundle import Bundle, publish
     from earnest.training.diloco.initial import initial_state
-    from earnest.training.diloco.state import state_root
+    from earnest.training.diloco.state import to_bytes
     from earnest.training.tasks.task import load_task
 
     admission, policy = run_file.admitted(), run_file.read_policy()
@@ -42,12 +43,12 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
         session, run_file.params(recipe, UNKNOWN_ROOT, session.chain.head().time, session.decimals, policy)
     )
     with progress(session.environment.stderr, "building the initial state"):
-        initial = initial_state(load_task(recipe.task, recipe.task_options), recipe)
+        initial = to_bytes(initial_state(load_task(recipe.task, recipe.task_options), recipe))
     now = session.chain.head().time
-    params = run_file.params(recipe, state_root(initial), now, session.decimals, policy)
+    params = run_file.params(recipe, content_root(initial), now, session.decimals, policy)
     _check(session, params)
     store = ObjectStore("memory:///" if session.flags.dry_run else session.public_folder)
-    root = publish(store, recipe, admission, initial, policy)
+    root = publish(store, Bundle(recipe, admission, params.initial_state, policy), initial)
     uri = f"{_files_url(session)}/{root.hex()}"
     for remark in remarks(params, recipe, policy):
         session.notice(remark)

@@ -20,15 +20,7 @@ from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.recipe import Recipe, RecipeError
 from earnest.protocol.run import Role, RunParams
-from earnest.training.diloco.state import (
-    RootedState,
-    Spec,
-    State,
-    StateError,
-    read_parameters,
-    state_bytes,
-    to_bytes,
-)
+from earnest.training.diloco.state import RootedState, Spec, StateError, read_parameters, state_bytes
 from earnest.training.tasks.task import Task, load_task
 
 MAX_BUNDLE_BYTES = 1 << 20
@@ -116,16 +108,13 @@ class RunFiles:
     initial: RootedState
 
 
-def publish(
-    store: ObjectStore,
-    recipe: Recipe,
-    admission: tuple[tuple[str, Role], ...],
-    initial: State,
-    attestation: PolicyFile | None = None,
-) -> bytes:
-    """Stores the bundle and the initial state; returns the bundle's root, which is the URI's last part."""
-    root = store.put(to_bytes(initial))
-    return store.put(Bundle(recipe, admission, root, attestation).to_bytes())
+def publish(store: ObjectStore, bundle: Bundle, initial: bytes) -> bytes:
+    """Stores the bundle and its initial state's file; returns the bundle's root, which is the URI's last part.
+
+    The caller has computed `bundle.initial_state`, the root of `initial`: the file is not hashed again.
+    """
+    store.put(initial, bundle.initial_state)
+    return store.put(bundle.to_bytes())
 
 
 def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -16,9 +16,10 @@ from earnest.attestation.prover.enclave_key import SIGNATURE_BYTES
 from earnest.base.errors import ChainError, EarnestError, Reverted
 
 if TYPE_CHECKING:
+    from earnest.client.chain.answers import Receipt
     from earnest.client.chain.blockref import BlockRef
+    from earnest.client.chain.contracts import EnclaveKey as LiveKey
     from earnest.client.storage.journal import Journal
-    from earnest.client.trainer.enclave_keys import EnclaveKeys
 
 log = structlog.get_logger()
 
@@ -35,15 +36,22 @@ class AttestationFailure:
     reason: str
 
 
+class Keeper(Protocol):
+    """The part of `EnclaveKeys` that attests rounds."""
+
+    def live(self, at: BlockRef) -> LiveKey | None: ...
+    def due(self, at: BlockRef) -> bool: ...
+    def renew(self, at: BlockRef) -> Receipt | None: ...
+    def sign(self, round: int, manifest_hash: bytes, start: int, at: BlockRef) -> bytes: ...
+
+
 class AttestedRounds:
     """Keeps a trainer's key registered and signs its rounds in one run. Raises only if the journal cannot be written.
 
     `newest()` returns the chain's newest block: the contract will check the signature against the key registered there.
     """
 
-    def __init__(
-        self, keeper: EnclaveKeys, run: int, journal: Journal, newest: Callable[[], BlockRef]
-    ) -> None:
+    def __init__(self, keeper: Keeper, run: int, journal: Journal, newest: Callable[[], BlockRef]) -> None:
         self._keeper, self._run, self._journal, self._newest = keeper, run, journal, newest
         self._looked: int | None = None
         self._refused: set[int] = set()

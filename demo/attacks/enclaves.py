@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_file import PolicyFile
@@ -17,7 +17,7 @@ from earnest.attestation.prover.enclave_key import EnclaveKey
 from earnest.attestation.prover.key_registration import KeyScope
 from earnest.attestation.prover.simulated import SimulatedAttester
 from earnest.base.errors import EarnestError
-from earnest.client.trainer.attested_rounds import AttestedRounds
+from earnest.client.trainer.attested_rounds import AttestedRounds, Keeper
 from earnest.client.trainer.enclave_keys import EnclaveKeys
 from earnest.client.trainer.job import HonestWork
 from earnest.client.trainer.node import Forge
@@ -78,12 +78,12 @@ def make_enclave(
         _, challenge = registry.challenge(run, account.owner, chain.head())
         binding = scope.binding(EnclaveKey.make(random).address, challenge)
         attester = ReplayingAttester(attester.root_id, attester.quote(binding + bytes(32)))
-    keeper: Any = EnclaveKeys.of(account, run, attester, policy, random, check=cheat is None)
+    keeper: Keeper = EnclaveKeys.of(account, run, attester, policy, random, check=cheat is None)
     if cheat is not None:
         keeper = SingleTryKeeper(keeper)
     if cheat is OTHER_MANIFEST and forge is not None:
-        keeper = OtherManifestKeeper(keeper, scope, forge, EnclaveKey.make(random))
-        forge = keeper.forge
+        keeper = other = OtherManifestKeeper(keeper, scope, forge, EnclaveKey.make(random))
+        forge = other.forge
     return AttestedRounds(keeper, run, account.journal, chain.head), forge
 
 
@@ -102,7 +102,7 @@ class ReplayingAttester:
 class SingleTryKeeper:
     """A keeper that does not register again after the registry refused its key."""
 
-    def __init__(self, keeper: EnclaveKeys) -> None:
+    def __init__(self, keeper: Keeper) -> None:
         self._keeper, self._refused = keeper, False
         self.live, self.sign = keeper.live, keeper.sign
 
@@ -124,7 +124,7 @@ class OtherManifestKeeper:
     key without a quote.
     """
 
-    def __init__(self, enclave: EnclaveKeys, scope: KeyScope, forge: Forge, own: EnclaveKey) -> None:
+    def __init__(self, enclave: Keeper, scope: KeyScope, forge: Forge, own: EnclaveKey) -> None:
         self._enclave, self._scope, self._forge, self._own = enclave, scope, forge, own
         self._computed: dict[int, bytes] = {}
         self.live, self.due, self.renew = enclave.live, enclave.due, enclave.renew

@@ -29,7 +29,7 @@ from earnest.protocol.merkle import admission_root, content_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level, Role, RunParams
 from earnest.training.diloco.initial import initial_state
-from earnest.training.diloco.state import state_root
+from earnest.training.diloco.state import state_root, to_bytes
 from earnest.training.tasks.task import load_task
 from tests.client.world import tiny_recipe
 
@@ -44,7 +44,7 @@ class Sponsor:
         self.recipe = recipe or tiny_recipe()
         self.store = ObjectStore(folder / "sponsor")
         self.initial = initial_state(load_task(self.recipe.task, self.recipe.task_options), self.recipe)
-        root = bundle.publish(self.store, self.recipe, ADMISSION, self.initial)
+        root = self.publish()
         self.uri = f"{folder / 'sponsor'}/{root.hex()}"
         self.params = RunParams(
             *(1_000, 1, 1_800, 300, 900, 300, 900, 900, False, 4, 2, 1, 1, 1, 1, 1, 2 * 86_400),
@@ -52,6 +52,11 @@ class Sponsor:
             recipe_hash=self.recipe.hash(),
             initial_state=state_root(self.initial),
         )
+
+    def publish(self, policy: PolicyFile | None = None) -> bytes:
+        """Publishes the files and returns the bundle's root."""
+        files = Bundle(self.recipe, ADMISSION, state_root(self.initial), policy)
+        return bundle.publish(self.store, files, to_bytes(self.initial))
 
     def serve(self, data: bytes) -> str:
         """The URI of a bundle of these bytes."""
@@ -257,7 +262,7 @@ def test_an_attestation_policy_is_one_of_the_files_and_the_one_that_the_run_fixe
     sponsor: Sponsor, tmp_path: Path
 ) -> None:
     policy = PolicyFile.from_quotes([parse_quote(SimulatedAttester().quote(bytes(64)).quote)])
-    root = bundle.publish(sponsor.store, sponsor.recipe, ADMISSION, sponsor.initial, policy)
+    root = sponsor.publish(policy)
     uri = f"{sponsor.store.folder}/{root.hex()}"
     params = replace(sponsor.params, verification=Level.ATTESTED, attestation_policy=policy.hash)
     assert load_bundle(uri, params, reader(tmp_path)).attestation == policy
