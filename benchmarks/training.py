@@ -3,7 +3,7 @@
 `python -m benchmarks.training [--seeds 3] [--rounds 8] [--only NAME ...] [--results FILE]` trains a byte-level GPT of
 3.2 M parameters on Shakespeare's plays with 8 trainers of H = 30 steps a round. Every method starts from the same
 model (one trainer's, PRETRAINING steps, as the DiLoCo paper starts from a pretrained one) and sees the same samples in
-the same rounds. Each finished (method, seed) is written to FILE at once; a second call goes on where the first stopped.
+the same rounds. Each finished (method, seed) is written to FILE; a second call continues where the first stopped.
 The table's last lines say which required figure holds.
 """
 

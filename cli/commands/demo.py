@@ -121,7 +121,7 @@ def _quiet(session: Session, verbose: bool) -> None:
 
 
 class _Progress:
-    """Shows on stderr what goes on: a bar over the rounds or, where stderr is not a terminal, a line for each."""
+    """Shows progress on stderr: a bar over the rounds or, where stderr is not a terminal, a line for each."""
 
     def __init__(self, session: Session, rounds: int) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -305,14 +305,14 @@ class Runs(Contract):
         return self._read("run_rounds", run, at=at)
 
     def seat_counts(self, run: int, at: BlockRef) -> tuple[int, int]:
-        """Trainer seats and validator seats ever taken."""
+        """Returns how many trainer seats and validator seats were ever taken."""
         return self._read("seat_counts", run, at=at)
 
     def seat_at(self, run: int, role: Role, seat: int, round: int, at: BlockRef) -> Seat:
         return _seat(self._read("seat_at", run, role, seat, round, at=at))
 
     def seats_at(self, run: int, role: Role, round: int, count: int, at: BlockRef) -> tuple[Seat, ...]:
-        """The first `count` seats as they count in `round`."""
+        """Returns the first `count` seats as they count in `round`."""
         return self._paged(
             lambda first, size: [
                 _seat(values) for values in self._read("seats_at", run, role, round, first, size, at=at)
@@ -325,11 +325,11 @@ class Runs(Contract):
         return SeatId(Role(role), seat) if role else None
 
     def commitment_of(self, run: int, role: Role, seat: int, round: int, at: BlockRef) -> bytes:
-        """32 bytes: the commitment's first 28, then zeros; all zero when there is none for that round."""
+        """Returns 32 bytes: the commitment's first 28, then zeros; all zero if there is none for that round."""
         return self._read("commitment_of", run, role, seat, round, at=at)
 
     def revealed(self, run: int, round: int, at: BlockRef) -> int:
-        """Bitmap of trainer seats."""
+        """Returns a bitmap of trainer seats."""
         return self._read("revealed", run, round, at=at)
 
     def report_hash(self, run: int, round: int, seat: int, at: BlockRef) -> bytes:
@@ -352,7 +352,7 @@ class Runs(Contract):
         return self._read("owners_at", run, role, round, first, count, at=at)
 
     def unrevealed(self, run: int, role: Role, round: int, at: BlockRef) -> tuple[int, int]:
-        """Bitmap of seats that committed, bitmap of those that revealed."""
+        """Returns the bitmaps of the seats that committed and of those that revealed."""
         return self._read("unrevealed", run, role, round, at=at)
 
     def enclave_key(self, run: int, trainer: str, at: BlockRef) -> EnclaveKey | None:
@@ -433,11 +433,11 @@ class Settlement(Contract):
         return self._read("locked", run, account, at=at)
 
     def charged_in(self, run: int, window: int, at: BlockRef) -> int:
-        """Wei of penalties counted against the ceiling of an aligned window of `ceiling_rounds` rounds."""
+        """Returns the wei of penalties counted against the ceiling of an aligned window of `ceiling_rounds` rounds."""
         return self._read("charged_in", run, window, at=at)
 
     def matches(self, run: int, round: int, seat: int, at: BlockRef) -> int:
-        """Settled seats with c > 0 on which the validator seat's weight is within 2 % of c."""
+        """Returns the number of settled seats with c > 0 on which the validator seat's weight is within 2 % of c."""
         return self._read("matches", run, round, seat, at=at)
 
     def round_record(self, run: int, round: int, at: BlockRef) -> SettledRound:
@@ -450,7 +450,7 @@ class Settlement(Contract):
         return self._read("charged", run, round, role, at=at)
 
     def final_state(self, run: int, at: BlockRef) -> bytes | None:
-        """Root of the model the run delivered; None until the last round is settled."""
+        """Returns the root of the model that the run delivered; None until the last round is settled."""
         root = self._read("final_state", run, at=at)
         return root if any(root) else None
 
@@ -466,11 +466,11 @@ class Registry(Contract):
     def revoke(
         self, run: int, trainer: str, policy: Policy, workload: bytes, platform: bytes, pck: bytes
     ) -> Call:
-        """The last three as the trainer's newest registration has them on the record."""
+        """Revokes a key; the last three arguments as in the trainer's newest `KeyRegistered`."""
         return self._call("revoke", run, trainer, policy.as_tuple(), workload, platform, pck)
 
     def deny(self, policy: Policy, entry: bytes) -> Call:
-        """`entry`: a workload, a platform, a PCK key's hash, a root id, or `key_entry` of an enclave's key."""
+        """Denies a workload, a platform, a PCK key's hash, a root id, or `key_entry` of an enclave key."""
         return self._call("deny", policy.as_tuple(), entry)
 
     def raise_floor(self, policy: Policy, number: int) -> Call:
@@ -491,7 +491,7 @@ class Registry(Contract):
         return self._read("denied", policy, entry, at=at)
 
     def raised_floor(self, policy: bytes, at: BlockRef) -> int:
-        """The evaluation floor that the policy's guardian raised; 0 where it is still the policy's own."""
+        """Returns the raised evaluation floor; 0 if the guardian has not raised the policy's own."""
         return self._read("raised_floor", policy, at=at)
 
     def record_of(self, run: int, trainer: str, at: BlockRef) -> tuple[bytes, int]:
@@ -499,7 +499,7 @@ class Registry(Contract):
         return self._read("record_of", run, trainer, at=at)
 
     def platform_keys(self, run: int, platform: bytes, at: BlockRef) -> tuple[PlatformKey, ...]:
-        """Expired keys included."""
+        """Returns the platform's keys in the run, expired ones included."""
         return tuple(PlatformKey(*values) for values in self._read("platform_keys", run, platform, at=at))
 
     def runs(self, at: BlockRef) -> str:
@@ -551,7 +551,7 @@ class Contracts:
 
     @classmethod
     def at(cls, chain: Chain, runs: str, at: BlockRef) -> Self:
-        """Finds the others from TrainingRuns. Raises BadAnswer when there is none of our version."""
+        """Reads the other addresses from TrainingRuns. Raises BadAnswer if there is none of our version."""
         front = Runs(chain, runs)
         if not chain.code(runs, at):
             raise BadAnswer(f"there is no contract at {runs}", "check the network and the address")

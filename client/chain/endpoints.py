@@ -99,10 +99,10 @@ class Endpoint:
         Raises EndpointDown, BadAnswer (RpcErrorAnswer for a JSON-RPC error) or WrongChain.
         """
         if not self._chain_checked:
-            found = self._exchange("eth_chainId", (), answers.quantity)
-            if found != self._chain_id:
+            chain_id = self._exchange("eth_chainId", (), answers.quantity)
+            if chain_id != self._chain_id:
                 raise WrongChain(
-                    f"{self.name} serves chain {found}, not {self._chain_id}",
+                    f"{self.name} serves chain {chain_id}, not {self._chain_id}",
                     "check the endpoint's URL and the network that was chosen",
                 )
             self._chain_checked = True
@@ -111,22 +111,22 @@ class Endpoint:
     def block(self, number: int | str) -> Block | None:
         """Returns the block of this number ("latest" for the newest); None when the endpoint does not have it."""
         tag = number if isinstance(number, str) else hex(number)
-        found = self.ask("eth_getBlockByNumber", (tag, False), answers.block)
-        if found is not None and isinstance(number, int) and found.ref.number != number:
-            raise BadAnswer(f"{self.name} gave block {found.ref.number} for {number}", "use another endpoint")
-        return found
+        block = self.ask("eth_getBlockByNumber", (tag, False), answers.block)
+        if block is not None and isinstance(number, int) and block.ref.number != number:
+            raise BadAnswer(f"{self.name} gave block {block.ref.number} for {number}", "use another endpoint")
+        return block
 
     def check_pin(self, at: BlockRef) -> None:
         """Checks, once per block, that this endpoint's block of that number is the pinned one."""
         if self._pins.get(at.number) == at.hash:
             return
-        found = self.block(at.number)
-        if found is None:
+        block = self.block(at.number)
+        if block is None:
             raise BadAnswer(f"{self.name} lags: it has no block {at.number}", "wait for it, or use another")
-        if found.ref.hash != at.hash:
+        if block.ref.hash != at.hash:
             raise ReorgDetected(
                 at.number - 1,
-                f"block {at.number} is {found.ref.hash.hex()[:12]} on {self.name}, not {at.hash.hex()[:12]}",
+                f"block {at.number} is {block.ref.hash.hex()[:12]} on {self.name}, not {at.hash.hex()[:12]}",
                 "read again from a newer block; wait for more confirmations if it happens often",
             )
         self._pins[at.number] = at.hash
@@ -213,12 +213,12 @@ class Chain:
         """Returns the block of this number. Raises BadAnswer when no endpoint has it."""
 
         def read(endpoint: Endpoint) -> BlockRef:
-            found = endpoint.block(number)
-            if found is None:
+            block = endpoint.block(number)
+            if block is None:
                 raise BadAnswer(
                     f"{endpoint.name} has no block {number}", "wait for it, or use another endpoint"
                 )
-            return found.ref
+            return block.ref
 
         return self._first(read)
 
@@ -249,13 +249,13 @@ class Chain:
         def read(endpoint: Endpoint) -> tuple[Log, ...]:
             if isinstance(last, BlockRef):
                 endpoint.check_pin(last)
-            found = endpoint.ask("eth_getLogs", (query,), answers.logs)
-            for entry in found:
+            logs = endpoint.ask("eth_getLogs", (query,), answers.logs)
+            for entry in logs:
                 if not first <= entry.block_number <= number or entry.address not in addresses:
                     raise BadAnswer(
                         f"{endpoint.name} gave logs that were not asked for", "use another endpoint"
                     )
-            return found
+            return logs
 
         return self._first(read, self._quorum)
 
@@ -321,16 +321,16 @@ class Chain:
         """
 
         def read(endpoint: Endpoint) -> Receipt | None:
-            found = endpoint.ask("eth_getTransactionReceipt", (transaction,), answers.receipt)
-            if found is not None and found.hash != transaction:
+            receipt = endpoint.ask("eth_getTransactionReceipt", (transaction,), answers.receipt)
+            if receipt is not None and receipt.hash != transaction:
                 raise BadAnswer(f"{endpoint.name} gave another transaction's receipt", "use another endpoint")
-            return found
+            return receipt
 
-        found = {receipt for receipt in self._all(read) if receipt is not None}
-        if not found:
+        receipts = {receipt for receipt in self._all(read) if receipt is not None}
+        if not receipts:
             return None
-        receipt = found.pop()
-        if found:
+        receipt = receipts.pop()
+        if receipts:
             raise _disagreement(f"on the receipt of {transaction}")
         for block in self._all(lambda e: e.block(receipt.block_number)):
             if block is None:
@@ -344,14 +344,14 @@ class Chain:
 
     def check(self) -> dict[str, ChainError | None]:
         """Returns each endpoint's error by its name; None for a healthy one. For `earnest doctor`."""
-        found: dict[str, ChainError | None] = {}
+        errors: dict[str, ChainError | None] = {}
         for endpoint in self._endpoints:
             try:
                 endpoint.block("latest")
-                found[endpoint.name] = None
+                errors[endpoint.name] = None
             except ChainError as error:
-                found[endpoint.name] = error
-        return found
+                errors[endpoint.name] = error
+        return errors
 
     # Choosing endpoints
 
@@ -379,13 +379,13 @@ class Chain:
 
     def _first(self, read: Callable[[Endpoint], T], quorum: int = 1) -> T:
         """Returns the first answer, or the one that `quorum` endpoints agree on."""
-        found: list[T] = []
+        results: list[T] = []
         failures: list[ChainError] = []
         for answer in self._attempts(read, self._in_turn(), failures):
-            found.append(answer)
-            if answer != found[0]:
+            results.append(answer)
+            if answer != results[0]:
                 raise _disagreement("on a pinned reading")
-            if len(found) == quorum:
+            if len(results) == quorum:
                 return answer
         raise _worst(failures)
 
@@ -393,10 +393,10 @@ class Chain:
         """Returns every available answer; raises if there is none."""
         failures: list[ChainError] = []
         awake = [endpoint for endpoint in self._in_turn() if not endpoint.resting] or self._in_turn()
-        found = list(self._attempts(read, awake, failures))
-        if not found:
+        results = list(self._attempts(read, awake, failures))
+        if not results:
             raise _worst(failures)
-        return found
+        return results
 
     def _in_turn(self) -> list[Endpoint]:
         for endpoint in self._endpoints:

@@ -51,7 +51,7 @@ class _PerRole(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 class _Bond(_PerRole, forbid_unknown_fields=True, frozen=True):
     validator_max: Tokens | None = None
-    """What counts of a validator's bond at most; the minimum if omitted: one seat, one vote."""
+    """Largest part of a validator's bond that counts; the minimum bond if omitted: one seat, one vote."""
 
 
 class _Windows(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
