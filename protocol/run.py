@@ -89,7 +89,7 @@ class RunParams:
     trainer_min_bond: int
     validator_min_bond: int
     validator_max_stake: int
-    """What counts of a validator's bond at most; the minimum bond is one seat, one vote."""
+    """Largest part of a validator's bond that counts, wei; the minimum bond gives one seat, one vote."""
 
     exit_delay: int
     unrevealed_bps: int = DEFAULT_PENALTIES.unrevealed_bps

@@ -98,7 +98,7 @@ class RoundRecord:
     seed: bytes | None = None
     report_commits: dict[int, LogPosition] = field(default_factory=dict)
     live_bonds: dict[int, int] = field(default_factory=dict)
-    """By validator seat the owner's live bond at the first report commit, wei."""
+    """Live bond of each validator seat's owner at the first report commit, wei."""
 
     report_words: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
 
