@@ -1,4 +1,4 @@
-"""The protocol as pure Python: one file per section of `docs/protocol.md`.
+"""The protocol as pure Python: each file names its section of `docs/protocol.md`.
 
 No I/O, no clock, no network, and no randomness except the seeds passed in. The contracts must agree with every function
 that both compute, to the last wei.

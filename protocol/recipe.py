@@ -237,7 +237,7 @@ class Recipe:
         return (self.inner.steps_min or self.inner.steps) * self.inner.batch
 
     def sample_pool(self) -> SamplePool:
-        """Returns the pool before round 0."""
+        """Returns the pool of sample ids as it is before round 0, with nothing assigned."""
         return SamplePool(self.pool_size, self.samples_per_seat, self.scoring.held_out)
 
     def to_json(self) -> bytes:

@@ -48,10 +48,10 @@ def upper_quartile(values: Sequence[float]) -> float | None:
 
 
 def seat_weights(scores: Sequence[Score | None], *, trial: bool = False) -> list[int]:
-    """Returns a weight for every seat; None stands for a seat whose verdict is not `ACCEPTED` (weight 0).
+    """Returns every seat's weight, 0 to 65,535; None stands for a seat whose verdict is not `ACCEPTED` (weight 0).
 
-    No weight exceeds 1 if no seat has g > 0 or the upper quartile of the margins is not positive, nor in a trial round:
-    in a new model an update turned around helps almost as much as the update.
+    A weight is at most 1 (of 65,535) in a trial round, if no seat has a positive gain g, or if the upper quartile of the
+    margins is not positive: in a new model even an update with its sign flipped lowers the loss.
     """
     if trial:
         return [0 if score is None or score.surely_negative else 1 for score in scores]

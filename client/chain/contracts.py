@@ -58,7 +58,10 @@ class SeatId:
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """The inputs of settlement in a round. `revealed`: bit i = trainer seat i; `stakes`: by validator seat."""
+    """The inputs of settlement in a round.
+
+    `revealed`: bit i stands for trainer seat i. `stakes`: wei, by validator seat. `active_stake`: T, wei.
+    """
 
     params: RunParams
     rounds: int
@@ -109,7 +112,11 @@ class SeedState:
 
 @dataclass(frozen=True)
 class SettledRound:
-    """Progress of a round's settlement. `pages`: bitmap of settled pages of 64 seats."""
+    """Progress of a round's settlement.
+
+    `pages`: bitmap of settled pages of 64 seats. `counted`: seats with a weight above 0. `harmful`: seats on which
+    verdict 4 holds.
+    """
 
     pages: int
     counted: int

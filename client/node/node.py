@@ -62,7 +62,7 @@ class NodeParts:
 class Node(ABC):
     """One seat's node. Call `step` again and again; it returns the time at which something is next due.
 
-    The outbox signs with the operator's key (often the same).
+    The outbox signs with the operator's key, which may be the owner's own.
     """
 
     role: Role

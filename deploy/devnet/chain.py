@@ -144,7 +144,7 @@ class Devnet:
                 self._mine_block()
 
     def increase_time(self, seconds: int) -> int:
-        """Advances the clock without mining. Returns the seconds that the chain is ahead of the clock passed in.
+        """Advances the clock without mining. Returns the seconds that it is now ahead of the clock that drives it.
 
         Raises ValueError as `travel` does.
         """

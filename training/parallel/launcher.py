@@ -72,7 +72,7 @@ class ParallelTrainer:
     The first round starts the workers, and so does the first round after they died. Several trainers (other recipes,
     other layouts of as many processes) may take turns on the same `workers`. When `stop()` returns true, the round ends
     after the current step with TrainingStopped and the workers are ended; once `late()` returns true, it ends after the
-    current step with the steps taken. A trainer node sets both for each round with `during`.
+    current step with the steps taken. A trainer node sets `stop` and `late` for each round with `during`.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ def demo_recipe(codec: str, trainers: int, seed: int) -> Recipe:
 
 
 class Gpt(nn.Module):
-    """A decoder-only transformer without biases; the output layer is the byte embedding."""
+    """A decoder-only transformer without biases; the output layer shares its weights with the byte embedding."""
 
     def __init__(self, layers: int, width: int, heads: int, context: int) -> None:
         super().__init__()
