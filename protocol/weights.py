@@ -50,8 +50,8 @@ def upper_quartile(values: Sequence[float]) -> float | None:
 def seat_weights(scores: Sequence[Score | None], *, trial: bool = False) -> list[int]:
     """Returns every seat's weight, 0 to 65,535; None stands for a seat whose verdict is not `ACCEPTED` (weight 0).
 
-    A weight is at most 1 (of 65,535) in a trial round, if no seat has a positive gain g, or if the upper quartile of the
-    margins is not positive: in a new model even an update with its sign flipped lowers the loss.
+    A weight is at most 1 (of 65,535) in a trial round, if no seat has a positive gain g, or if the upper quartile of
+    the margins is not positive: in a new model even an update with its sign flipped lowers the loss.
     """
     if trial:
         return [0 if score is None or score.surely_negative else 1 for score in scores]
