@@ -10,7 +10,7 @@ from benchmarks.simulated_idle import simulate_idle
 from earnest.client.trainer.timesheet import TRAINING, Timesheet
 from earnest.protocol.schedule import Schedule
 
-APART = Schedule(0, 10, 800, 50, 60, 50, 40, 100, overlap=False)
+APART = Schedule(0, 10, 800, 50, 60, 50, 60, 100, overlap=False)
 """Windows of 20 % of the round: 50 + 60 + 50 + 40 of 1000."""
 
 BESIDE = replace(APART, commit_s=1_000, overlap=True)
