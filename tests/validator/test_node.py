@@ -324,7 +324,7 @@ def test_an_inactive_seat_is_logged_once_a_round_with_a_fix(tmp_path: Path) -> N
                 node.step()
     told = [log for log in logs if log["event"] == "not sent" and "inactive seat" in log["cause"]]
     assert [log["intent"] for log in told] == [f"{world.run}/report-commit/{round}" for round in (3, 4)]
-    assert all("asks back" in log["fix"] for log in told)
+    assert all("ask_back" in log["fix"] for log in told)
 
 
 # Contests

@@ -37,7 +37,7 @@ def test_a_device_that_is_not_here_is_an_error_with_a_fix(name: str) -> None:
 
 
 def test_a_precision_that_the_device_lacks_is_an_error_with_a_fix() -> None:
-    with pytest.raises(DeviceError, match="trains in bf16, which meta does not compute in"):
+    with pytest.raises(DeviceError, match="trains in bf16, which meta does not support"):
         Precision(torch.device("meta"), "bf16")
 
 
