@@ -89,7 +89,7 @@ def attested_world(folder: Path, trainers: int, **setup: Any) -> AbstractContext
 
 
 def reasons(world: World, name: str, round: int) -> dict[int, str]:
-    """By seat why a validator did not count an update, from its measurements file."""
+    """Returns, for each seat, why a validator did not count its update, from its measurements file."""
     node = world.nodes[name]
     position = node.seat_in(round)
     report = None if position is None else node.record.reports(round)[position]
