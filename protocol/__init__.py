@@ -6,14 +6,15 @@ that both compute, to the last wei.
 | section | file |
 |---|---|
 | 2 money | `vault` |
-| 3 a run, its seats | `run`, `seats`, `constants` |
+| 3 a run, its seats | `run`, `seats`, `timeline`, `constants` |
 | 4 time | `schedule` |
 | 5 updates | `manifest`, `merkle` |
 | 6 randomness | `seed`, `assignment` |
 | 7 scores | `weights`, `harm`, `report`, `verdicts`, `recipe` |
-| 8 consensus | `consensus` |
+| 8 consensus, pay | `consensus`, `pay` |
 | 9 penalties | `penalties` |
 | 10 state | `step` |
+| 11 attested runs | `attestation`, `registry` |
 | 13 encodings | `hashing`, `merkle`, `manifest`, `report` |
 """
 

@@ -1,13 +1,10 @@
-"""Consensus of the validators' reports, and pay. Protocol section 8.
+"""Consensus of the validators' reports on one round: medians and verdicts. Protocol section 8; pay is in `pay.py`.
 
-One threshold for everything: more than half of the active stake T. An absent, abstaining or
-non-zero-verdict vote counts as weight 0; every vote on a seat that did not reveal counts as weight 0,
-and no verdict holds for it.
+Every decision needs more than half of the active stake T. An absent, abstaining or non-zero-verdict vote counts as
+weight 0; every vote on a seat that did not reveal counts as weight 0, and no verdict holds for it.
 
 ```
-c_i   = max { w : stake{ v : w_vi >= w } * 2 > T }, 0 if there is none              stake-weighted median
-pay_i = P * c_i // (65535 * n)
-pay_v = Q * stake_v * #{ i : c_i > 0 and |w_vi - c_i| * 50 <= c_i } // (T * #{ i : c_i > 0 })
+c_i = max { w : stake{ v : w_vi >= w } * 2 > T }, 0 if there is none              stake-weighted median
 verdict k holds for i  iff  stake{ v : verdict_vi = k } * 2 > T
 ```
 """
@@ -16,13 +13,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from earnest.protocol.constants import WEIGHT_ONE
+from earnest.protocol.pay import agrees, trainer_pay, validator_pay
 from earnest.protocol.report import Report
 from earnest.protocol.verdicts import Verdict
 
 HINTS_PER_WORD = 16
-AGREEMENT = 50
-"""A weight matches the consensus when it is off by at most one part in this many."""
 
 
 @dataclass(frozen=True)
@@ -103,21 +98,6 @@ def median_weight(votes: Sequence[tuple[int, int]], active_stake: int) -> int:
         if 2 * reached > active_stake:
             return weight
     return 0
-
-
-def trainer_pay(pool: int, consensus: int, revealed: int) -> int:
-    """Returns pay_i in wei, rounded down: the remainder stays in escrow. n = `revealed` >= 1 wherever c_i > 0."""
-    return pool * consensus // (WEIGHT_ONE * revealed) if consensus else 0
-
-
-def validator_pay(pool: int, stake: int, matched: int, active_stake: int, counted: int) -> int:
-    """Returns pay_v in wei, rounded down; 0 when no seat counts."""
-    return pool * stake * matched // (active_stake * counted) if counted else 0
-
-
-def agrees(weight: int, consensus: int) -> bool:
-    """Returns True if a validator's weight for a seat with c > 0 is within 2 % of c."""
-    return consensus > 0 and abs(weight - consensus) * AGREEMENT <= consensus
 
 
 def hint_words(consensus: Sequence[int]) -> list[int]:

@@ -1,13 +1,6 @@
 """A run's parameters, fixed for its life. Protocol section 3.
 
-To add a parameter:
-
-1. here, a field of `RunParams`, and its rule in `_checks`; a window is a field of `Schedule` too, a penalty with its
-   default one of `PenaltyTerms`. The penalties of the run file and the encoding of `create_run` follow from these;
-2. the same field at the same place of `RunParams` in `contracts/interfaces/ITrainingRuns.vyi`;
-3. its bits and its rule in `contracts/modules/terms.vy`; then `python -m earnest.deploy.compile`;
-4. unless it is a penalty, a field of the run file in `client/run/run_file.py`; its line in `cli/run_example.toml`;
-5. the reason of its rule in `docs/reverts.md`, and the rule in `docs/protocol.md`.
+To add a parameter: CONTRIBUTING.md, "A run parameter".
 """
 
 from collections.abc import Iterator
@@ -92,6 +85,8 @@ class RunParams:
     """Largest part of a validator's bond that counts, wei; the minimum bond gives one seat, one vote."""
 
     exit_delay: int
+    """Seconds from `start_exit` until a bond can be withdrawn; `_checks` has the smallest and the largest."""
+
     unrevealed_bps: int = DEFAULT_PENALTIES.unrevealed_bps
     malformed_bps: int = DEFAULT_PENALTIES.malformed_bps
     harmful_bps: int = DEFAULT_PENALTIES.harmful_bps

@@ -1,4 +1,8 @@
-"""Randomness: everything random in a round is derived from one seed. Protocol section 6."""
+"""Randomness: everything random in a round is derived from one seed. Protocol section 6.
+
+Anyone draws the seed on chain, with `seed` in `contracts/TrainingRuns.vy`. b is the block of the first call; a later
+call sets b anew if nobody stored the seed in time.
+"""
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256

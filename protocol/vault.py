@@ -26,7 +26,10 @@ class VaultRun:
     escrow: int = 0
     sponsor: str = ZERO_ADDRESS
     exit_delay: int = 0
-    """Seconds; 0 when the run was never opened."""
+    """Seconds from `start_exit` until a bond can be withdrawn; 0 if the run was never opened.
+
+    Its minimum depends on the run's windows: `_checks` in `run.py`, from `least_exit_delay` in `schedule.py`.
+    """
 
 
 @dataclass

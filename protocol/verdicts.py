@@ -1,8 +1,7 @@
 """Verdicts of a validator on an update. Protocol section 7.
 
-To add one: its number and meaning here, in `contracts/modules/verdicts.vy` and in the table of section 7; the rule
-that gives it in `earnest.validator.judge`; its penalty, if it has one, in `earnest.protocol.penalties`. CONTRIBUTING.md
-has the whole list.
+The rules that give them are in `validator/judge.py`, their penalties in `penalties.py`. To add one: CONTRIBUTING.md,
+"A verdict".
 """
 
 from enum import IntEnum

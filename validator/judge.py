@@ -1,7 +1,8 @@
 """The judgement of one round: all checks and measurements of protocol section 7, in order.
 
-`judge_round` is a pure function: the same inputs give the same votes and the same measurements file. What the next
-round needs is in the `History` that it returns.
+`judge_round` is a pure function: the same inputs give the same votes and the same measurements file. The types of its
+inputs and results are in `round.py`, the measurements file in `report.py`. What the next round needs is in the
+`History` that it returns.
 
 The order decides the verdict. The payload must be available (verdict 2) and decode (3). An update identical to one
 that precedes it is a copy, which is a fact (5). An update that would not be applied anyway, because of its base, norm

@@ -1,4 +1,7 @@
-"""The interface shared by all attesters: the simulated one and the two for hardware."""
+"""The interface of attesters (sources of quotes): one for simulation and two for hardware, in files beside this one.
+
+To add one: CONTRIBUTING.md, "A platform that makes quotes".
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recognises reports of vendors other than Intel, and verifies them. No policy accepts one as a key's quote yet.
 
 They are for reading by hand (`earnest attest verify`). GPU evidence also stands in a key's evidence file, where the
-policy document judges it.
+policy document judges it. To add a format: CONTRIBUTING.md, "A platform that makes quotes".
 """
 
 from __future__ import annotations

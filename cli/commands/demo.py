@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -14,9 +14,13 @@ from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, console
 from earnest.cli.session import Session
+from earnest.demo.attacks.trainers import ATTACKS
 
 PLAIN = Flags()
-Attack = Literal["none", "sign-flip", "noise", "zero", "copy", "stale", "scaled", "malformed", "absent"]
+if TYPE_CHECKING:
+    Attack = str
+else:
+    Attack = Literal[tuple(ATTACKS)]
 
 
 def demo(

@@ -18,6 +18,7 @@ from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, table
 from earnest.protocol.constants import BPS, MAX_PENALTY_BPS
 from earnest.protocol.penalties import PenaltyTerms
+from earnest.protocol.recipe import CodecName
 
 if TYPE_CHECKING:
     from earnest.protocol.recipe import CodecChoice
@@ -34,7 +35,6 @@ MAX_INPUT = 10**15
 Count = Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_INPUT))]
 Above0 = Annotated[float, Parameter(validator=Number(gte=MIN_INPUT, lte=MAX_INPUT))]
 NotBelow0 = Annotated[float, Parameter(validator=Number(gte=0, lte=MAX_INPUT))]
-CodecName = Literal["dense-bf16", "int8", "topk-2bit", "lowrank-int4"]
 OVERLAPS = ("none", "delayed", "eager")
 
 

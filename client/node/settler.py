@@ -1,6 +1,8 @@
 """The permissionless calls of a run: settle, pay, charge, lock and settle penalties (Protocol sections 5, 8, 9).
 
-`due_calls` only lists them; a node sends each through its outbox, which checks `still_needed` before sending.
+`Settler.due_calls` only lists them. `Node.act_on` (`node.py`) sends them for a node, `settle_due`
+(`client/account/sending.py`) for `earnest run settle`, through an outbox that checks `still_needed` first. The sender
+pays the gas and is not repaid.
 """
 
 from __future__ import annotations

@@ -1,23 +1,27 @@
 """Trainers that cheat: each attack makes the payload that a dishonest trainer publishes.
 
 An attacker attacks in every round and is otherwise honest: it commits to its payload and reveals it in time. Every
-attack knows the honest update of its own round. To add one, write a class and add it to `ATTACKS`.
+attack knows the honest update of its own round. The command line takes its choices
+from `ATTACKS`. To add one: CONTRIBUTING.md, "An attack".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from earnest.base.errors import StorageError
-from earnest.client.run.follower import Follower
-from earnest.client.trainer.job import HonestWork
-from earnest.training.codecs import Codec
+
+if (
+    TYPE_CHECKING
+):  # `earnest --help` imports this module for the names in ATTACKS, and need not wait for torch
+    import numpy as np
+    from torch import Tensor
+
+    from earnest.client.run.follower import Follower
+    from earnest.client.trainer.job import HonestWork
+    from earnest.training.codecs import Codec
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,16 @@ class SignFlip:
     """The honest update with the opposite sign, which undoes training."""
 
     def forge(self, context: Forgery) -> bytes | None:
-        return context.reencode(torch.neg)
+        return context.reencode(lambda flat: -flat)
 
 
 class Noise:
     """Gaussian noise whose encoded norm is the clip norm: the largest that counts in full, without any training."""
 
     def forge(self, context: Forgery) -> bytes | None:
-        noise = torch.from_numpy(context.rng.standard_normal(context.codec.spec.size).astype(np.float32))
+        import torch
+
+        noise = torch.from_numpy(context.rng.standard_normal(context.codec.spec.size)).float()
         norm = context.codec.decode(context.encode(noise)).norm
         return context.encode(noise * (context.clip_norm / norm))
 
@@ -81,7 +87,7 @@ class Zero:
     """An update of zeros."""
 
     def forge(self, context: Forgery) -> bytes | None:
-        return context.reencode(torch.zeros_like)
+        return context.reencode(lambda flat: flat.new_zeros(flat.shape))
 
 
 class Copy:

@@ -6,13 +6,11 @@ from hypothesis import strategies as st
 
 from earnest.protocol.consensus import (
     Ballot,
-    agrees,
     hint_words,
     median_weight,
     settle,
-    trainer_pay,
-    validator_pay,
 )
+from earnest.protocol.pay import agrees, trainer_pay, validator_pay
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict
 

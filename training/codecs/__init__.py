@@ -1,7 +1,9 @@
 """Codecs: the encoding of a trainer's update on the wire (Protocol sections 5 and 13, docs/codecs.md).
 
 Every codec is canonical: an update has exactly one encoding, and the decoder refuses every other byte string with a
-reason. Decoded numbers and norms are the same on every machine.
+reason. Decoded numbers and norms are the same on every machine. Their interface is `Codec` in `codec.py`.
+
+To add one: CONTRIBUTING.md, "A codec".
 """
 
 from earnest.protocol.recipe import CodecChoice

@@ -1,8 +1,6 @@
 """The interface of a codec, and helpers that the encoders share.
 
-To add one: a file beside this one with a class that implements `Codec`, a case in `make_codec` (`__init__.py`), its
-name in `CODECS` (`earnest.protocol.recipe`), its layout in docs/codecs.md, golden bytes in
-tests/training/codecs/golden.py.
+To add one: CONTRIBUTING.md, "A codec".
 
 Error feedback follows SparseLoCo (arXiv 2508.15706): the part of an update that was not sent is decayed and added to
 the next update: `total = feedback * residual + update; sent = C(total); residual = total - sent`.
