@@ -4,9 +4,9 @@
 """
 @title Run Terms
 @license MIT
-@notice Checks the parameters of a new run and packs them into the words that TrainingRuns keeps. Protocol section 3.
-@dev A contract of its own because the checks run once per run and would take a tenth of TrainingRuns' size limit.
-@custom:security No state, no owner, no calls: the same parameters at the same time give the same words to anyone.
+@notice Creates runs: checks their parameters and packs them into the words that TrainingRuns keeps. Protocol section 3.
+@dev A contract of its own because this happens once per run and would take a tenth of TrainingRuns' size limit.
+@custom:security No state, no owner. TrainingRuns takes new runs from this contract only, with the caller as sponsor.
 """
 
 from interfaces import IRunTerms
@@ -19,13 +19,46 @@ implements: IRunTerms
 exports: constants.PROTOCOL_VERSION
 
 
+RUNS: public(immutable(address))
+
+
+@deploy
+def __init__(runs: address):
+    """
+    @param runs Address at which TrainingRuns will be deployed.
+    """
+    assert runs != empty(address), "runs: terms not wired"
+    RUNS = runs
+
 
 @external
-@view
-def pack(params: ITrainingRuns.RunParams) -> IRunTerms.Terms:
+def create_run(params: ITrainingRuns.RunParams, uri: String[256]) -> uint256:
     """
-    @notice Checks parameters, each with its own reason; the start must be at least one period ahead.
-    @return The words that hold all of them but the attestation policy.
+    @notice Creates a run and takes rounds * (P + Q) wei of the caller's idle balance in the vault, which the caller must
+            have allowed to the settlement contract. The start must be at least one period ahead.
+    @param uri Location of recipe, admission list and initial state.
+    @return The run's id, counting from 1.
     """
+    # On some chains it is always zero, and every seed would be predictable.
+    assert blockhash(block.number - 1) != empty(bytes32), "runs: no block hash"
     terms._check(params)
-    return terms._pack(params)
+    run: uint256 = extcall ITrainingRuns(RUNS).open_run(
+        msg.sender,
+        terms._pack(params),
+        params.attestation_policy,
+        params.rounds * (params.trainer_pool + params.validator_pool),
+        params.exit_delay,
+    )
+    log IRunTerms.RunCreated(
+        run=run, sponsor=msg.sender, recipe_hash=params.recipe_hash, params=params, uri=uri
+    )
+    return run
+
+
+@external
+@pure
+def unpack(words: ITrainingRuns.Terms, attestation_policy: bytes32) -> ITrainingRuns.RunParams:
+    """
+    @return The parameters in a run's words, for TrainingRuns.
+    """
+    return terms._unpack(words, attestation_policy)

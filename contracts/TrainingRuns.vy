@@ -48,7 +48,7 @@ REGISTRY: public(immutable(address))
 
 run_count: public(uint256)
 run_sponsor: public(HashMap[uint256, address])
-runs: HashMap[uint256, IRunTerms.Terms]
+runs: HashMap[uint256, ITrainingRuns.Terms]
 policies: HashMap[uint256, bytes32]        # only of runs that take attestations
 counts: HashMap[uint256, uint256]          # trainer seats taken (16 bits), validator seats (16), round of the last stakes
 rounds: HashMap[uint256, Round]            # by `_at`
@@ -61,7 +61,7 @@ def __init__(settlement: address, vault: address, terms_: address, registry: add
     """
     @param settlement The vault's manager, which must be wired to this contract.
     @param vault Holds the bonds of the seats.
-    @param terms_ Checks the parameters of new runs.
+    @param terms_ Creates runs, checks and packs their parameters.
     @param registry Sets enclave keys; must be wired to this contract.
     """
     named: bool = settlement != empty(address) and registry != empty(address)
@@ -76,26 +76,24 @@ def __init__(settlement: address, vault: address, terms_: address, registry: add
 
 
 @external
-def create_run(params: ITrainingRuns.RunParams, uri: String[256]) -> uint256:
+def open_run(
+    sponsor: address, words: ITrainingRuns.Terms, attestation_policy: bytes32, budget: uint256, exit_delay: uint256
+) -> uint256:
     """
-    @notice Creates a run and takes rounds * (P + Q) wei of the caller's idle balance in the vault, which the caller must
-            have allowed to the settlement contract.
-    @param uri Location of recipe, admission list and initial state.
+    @notice Takes a new run from `RunTerms`, which has checked and packed its parameters. RunTerms only.
+    @param sponsor Account that called RunTerms. Its idle balance pays.
+    @param budget rounds * (P + Q), wei.
+    @param exit_delay Seconds.
     @return The run's id, counting from 1.
     """
-    # On some chains it is always zero, and every seed would be predictable.
-    assert blockhash(block.number - 1) != empty(bytes32), "runs: no block hash"
+    assert msg.sender == TERMS, "runs: not the terms"
     run: uint256 = self.run_count + 1
     self.run_count = run
-    self.run_sponsor[run] = msg.sender
-    self.runs[run] = staticcall IRunTerms(TERMS).pack(params)
-    if params.attestation_policy != empty(bytes32):
-        self.policies[run] = params.attestation_policy
-    log ITrainingRuns.RunCreated(
-        run=run, sponsor=msg.sender, recipe_hash=params.recipe_hash, params=params, uri=uri
-    )
-    budget: uint256 = params.rounds * (params.trainer_pool + params.validator_pool)
-    extcall ISettlement(SETTLEMENT).open(run, msg.sender, budget, params.exit_delay)
+    self.run_sponsor[run] = sponsor
+    self.runs[run] = words
+    if attestation_policy != empty(bytes32):
+        self.policies[run] = attestation_policy
+    extcall ISettlement(SETTLEMENT).open(run, sponsor, budget, exit_delay)
     return run
 
 
@@ -392,27 +390,15 @@ def seat_at(run: uint256, role: uint256, seat: uint256, round: uint256) -> ITrai
 
 @external
 @view
-def seats_at(
-    run: uint256, role: uint256, round: uint256, first: uint256, count: uint256
-) -> DynArray[ITrainingRuns.Seat, 64]:
-    """
-    @notice Up to 64 seats from `first` on, as they count in `round`.
-    """
-    found: DynArray[ITrainingRuns.Seat, 64] = []
-    for seat: uint256 in range(first, self._last(run, role, first, min(count, 64)), bound=64):
-        found.append(self._seat_view(self._seat_key(run, role, seat), round))
-    return found
-
-
-@external
-@view
 def owners_at(run: uint256, role: uint256, round: uint256, first: uint256, count: uint256) -> DynArray[address, 256]:
     """
     @notice Owners in `round` of up to `count` seats from `first` on; exact from the last round on.
     """
     found: DynArray[address, 256] = []
     key: uint256 = self._seat_key(run, role, 0)
-    for seat: uint256 in range(first, self._last(run, role, first, count), bound=256):
+    taken: uint256 = self._taken(run, role)
+    start: uint256 = min(first, taken)
+    for seat: uint256 in range(start, start + min(count, taken - start), bound=256):
         found.append(seats._owner(seats._tenure_at(key | seat, round)))
     return found
 
@@ -447,15 +433,6 @@ def revealed(run: uint256, round: uint256) -> uint256:
 
 @external
 @view
-def report_hash(run: uint256, round: uint256, seat: uint256) -> bytes32:
-    """
-    @return Hash of the report revealed for `round`, kept until the scoring of round + 2 starts; else zero.
-    """
-    return self._report_hash(self._schedule(run), run, round, self.rounds[self._at(run, round)].tally, seat)
-
-
-@external
-@view
 def seed_of(run: uint256, round: uint256) -> (uint256, bytes32):
     """
     @return Block in which the seed was requested (0 = not yet), and the seed (zero = not yet).
@@ -466,21 +443,12 @@ def seed_of(run: uint256, round: uint256) -> (uint256, bytes32):
 
 @external
 @view
-def active_stake(run: uint256, round: uint256) -> uint256:
-    """
-    @return T in wei; 0 when no validator committed a report.
-    """
-    return self.rounds[self._at(run, round)].tally & votes.STAKE_MASK
-
-
-@external
-@view
 def round_facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
     """
     @notice Everything that settlement needs of a round. Stakes never change; report hashes are kept as in `report_hash`.
     """
     self._schedule(run)
-    own: IRunTerms.Terms = self.runs[run]
+    own: ITrainingRuns.Terms = self.runs[run]
     at: uint256 = self._at(run, round)
     tally: uint256 = self.rounds[at].tally
     facts: ITrainingRuns.RoundFacts = ITrainingRuns.RoundFacts(
@@ -552,8 +520,8 @@ def _policy(run: uint256, word: uint256) -> bytes32:
 
 @internal
 @view
-def _params(run: uint256, own: IRunTerms.Terms) -> ITrainingRuns.RunParams:
-    return terms._unpack(own, self._policy(run, own.schedule))
+def _params(run: uint256, own: ITrainingRuns.Terms) -> ITrainingRuns.RunParams:
+    return staticcall IRunTerms(TERMS).unpack(own, self._policy(run, own.schedule))
 
 
 @internal
@@ -612,18 +580,6 @@ def _limit(word: uint256, role: uint256) -> uint256:
 @view
 def _taken(run: uint256, role: uint256) -> uint256:
     return (self.counts[run] >> (16 * (role - 1))) & constants.SEATS_MASK
-
-
-@internal
-@view
-def _last(run: uint256, role: uint256, first: uint256, count: uint256) -> uint256:
-    """
-    @return End of a page of seats; `first` for an empty page.
-    """
-    taken: uint256 = self._taken(run, role)
-    if first >= taken:
-        return first
-    return first + min(count, taken - first)
 
 
 @internal

@@ -1,8 +1,8 @@
 """The plan of a deployment: addresses, constructor arguments, code and gas, computed before anything is sent.
 
 A plan is a pure function of the chain id, the deployer, its next nonce, the token and the sink. The contracts know
-each other by constructor arguments only, so two addresses are predicted: Settlement takes the future address of
-TrainingRuns, and TrainingRuns that of the AttestationRegistry.
+each other by constructor arguments only, so two addresses are predicted: RunTerms and Settlement take the future
+address of TrainingRuns, and TrainingRuns that of the AttestationRegistry.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
         lambda opened: (
             f"Run {opened['run']} is open. Its files: {uri}. Next: `earnest run show {opened['run']}`"
         ),
-        lambda receipts: {"run": event_arguments(session.contracts.runs, receipts, "RunCreated")["run"]},
+        lambda receipts: {"run": event_arguments(session.contracts.terms, receipts, "RunCreated")["run"]},
     )
 
 

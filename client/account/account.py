@@ -49,8 +49,9 @@ class DeployedContracts:
         return record
 
     def scanner(self) -> Scanner:
-        """Returns a scanner of the events of runs, settlement and registry."""
-        logging = (self.contracts.runs, self.contracts.settlement, self.contracts.registry)
+        """Returns a scanner of the events of a run: its creation, rounds, settlement and keys."""
+        found = self.contracts
+        logging = (found.terms, found.runs, found.settlement, found.registry)
         return Scanner(self.chain, logging, self.first_block)
 
 

@@ -98,7 +98,7 @@ def fund_calls(
         steps.append(PlannedCall("allow", "let the run take its budget", allow))
     return [
         *steps,
-        PlannedCall("create", "open the run", contracts.runs.create_run(params, checked_uri(uri))),
+        PlannedCall("create", "open the run", contracts.terms.create_run(params, checked_uri(uri))),
     ]
 
 

@@ -5,7 +5,7 @@ Method names and arguments are the contracts' own, documented in `contracts/inte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Self
@@ -21,8 +21,6 @@ from earnest.protocol.attestation import Claims, Policy, QuoteParts, Registratio
 from earnest.protocol.constants import NO_SEAT, PROTOCOL_VERSION
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.run import Role, RunParams
-
-SEATS_PER_READ = 64
 
 
 @dataclass(frozen=True)
@@ -234,13 +232,25 @@ class Vault(Contract):
         return self._read("SINK", at=at)
 
 
+class Terms(Contract):
+    """RunTerms: creates runs. Protocol section 3."""
+
+    ARTIFACT = "RunTerms"
+
+    def create_run(self, params: RunParams, uri: str) -> Call:
+        return self._call("create_run", params.as_tuple(), uri)
+
+    def protocol_version(self, at: BlockRef) -> int:
+        return self._read("PROTOCOL_VERSION", at=at)
+
+    def runs(self, at: BlockRef) -> str:
+        return self._read("RUNS", at=at)
+
+
 class Runs(Contract):
     """TrainingRuns: runs, seats, commitments, seeds, reports. Protocol sections 3 to 7."""
 
     ARTIFACT = "TrainingRuns"
-
-    def create_run(self, params: RunParams, uri: str) -> Call:
-        return self._call("create_run", params.as_tuple(), uri)
 
     def end(self, run: int) -> Call:
         return self._call("end", run)
@@ -318,15 +328,6 @@ class Runs(Contract):
     def seat_at(self, run: int, role: Role, seat: int, round: int, at: BlockRef) -> Seat:
         return _seat(self._read("seat_at", run, role, seat, round, at=at))
 
-    def seats_at(self, run: int, role: Role, round: int, count: int, at: BlockRef) -> tuple[Seat, ...]:
-        """Returns the first `count` seats as they count in `round`."""
-        return self._paged(
-            lambda first, size: [
-                _seat(values) for values in self._read("seats_at", run, role, round, first, size, at=at)
-            ],
-            count,
-        )
-
     def seat_of(self, run: int, account: str, at: BlockRef) -> SeatId | None:
         role, seat = self._read("seat_of", run, account, at=at)
         return SeatId(Role(role), seat) if role else None
@@ -340,14 +341,12 @@ class Runs(Contract):
         return self._read("revealed", run, round, at=at)
 
     def report_hash(self, run: int, round: int, seat: int, at: BlockRef) -> bytes:
-        return self._read("report_hash", run, round, seat, at=at)
+        """Returns the hash of the report that the validator seat revealed; 32 zero bytes when there is none."""
+        return self.round_facts(run, round, at).report_hashes[seat]
 
     def seed_of(self, run: int, round: int, at: BlockRef) -> SeedState:
         block, seed = self._read("seed_of", run, round, at=at)
         return SeedState(block, seed if any(seed) else None)
-
-    def active_stake(self, run: int, round: int, at: BlockRef) -> int:
-        return self._read("active_stake", run, round, at=at)
 
     def round_facts(self, run: int, round: int, at: BlockRef) -> RoundFacts:
         params, *others = self._read("round_facts", run, round, at=at)
@@ -369,12 +368,6 @@ class Runs(Contract):
 
     def attestation(self, run: int, at: BlockRef) -> AttestationTerms:
         return AttestationTerms(*self._read("attestation", run, at=at))
-
-    def _paged(self, read: Callable[[int, int], list[Seat]], count: int) -> tuple[Seat, ...]:
-        seats: list[Seat] = []
-        for first in range(0, count, SEATS_PER_READ):
-            seats += read(first, min(SEATS_PER_READ, count - first))
-        return tuple(seats)
 
 
 class Settlement(Contract):
@@ -550,6 +543,7 @@ class Token(Contract):
 class Contracts:
     """One deployment: the contracts that belong together."""
 
+    terms: Terms
     runs: Runs
     settlement: Settlement
     vault: Vault
@@ -570,6 +564,7 @@ class Contracts:
             )
         vault = Vault(chain, front.vault(at))
         return cls(
+            terms=Terms(chain, front.terms(at)),
             runs=front,
             settlement=Settlement(chain, front.settlement(at)),
             vault=vault,

@@ -8,7 +8,6 @@
 @dev The attestation policy is not among the seven: rounds are settled without it.
 """
 
-from interfaces import IRunTerms
 from interfaces import ITrainingRuns
 from modules import bits
 from modules import constants
@@ -100,11 +99,11 @@ def _commit_floor(min_bond: uint256) -> uint256:
 
 @internal
 @pure
-def _pack(p: ITrainingRuns.RunParams) -> IRunTerms.Terms:
+def _pack(p: ITrainingRuns.RunParams) -> ITrainingRuns.Terms:
     """
     @dev Only after `_check`, which bounds every field to its bits.
     """
-    return IRunTerms.Terms(
+    return ITrainingRuns.Terms(
         schedule=(
             p.start
             | (p.commit_s << schedule.COMMIT)
@@ -146,7 +145,7 @@ def _pack(p: ITrainingRuns.RunParams) -> IRunTerms.Terms:
 
 @internal
 @pure
-def _unpack(t: IRunTerms.Terms, attestation_policy: bytes32) -> ITrainingRuns.RunParams:
+def _unpack(t: ITrainingRuns.Terms, attestation_policy: bytes32) -> ITrainingRuns.RunParams:
     return ITrainingRuns.RunParams(
         start=t.schedule & schedule.START_MASK,
         rounds=(t.ceiling >> ROUNDS) & BPS_MASK,

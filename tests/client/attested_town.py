@@ -96,7 +96,7 @@ class Town:
             self.send(name, token.approve(vault.address, 100 * COIN))
             self.send(name, vault.deposit(100 * COIN))
         self.send("sponsor", vault.allow(manager, params.budget))
-        self.send("sponsor", runs.create_run(params, "http://run.example"))
+        self.send("sponsor", self.contracts.terms.create_run(params, "http://run.example"))
         self.params, self.run = params, runs.run_count(at=self.chain.head())
         for name in ("trainer", "other trainer"):
             self.send(name, vault.bond(manager, self.run, COIN))

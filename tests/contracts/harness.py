@@ -352,9 +352,9 @@ def system(evm: Evm | None = None, registry: str | None = None) -> System:
     deployer, sink = account("deployer"), account("sink")
     money = evm.deploy("PlayToken", "Test", "TEST")
     vault = evm.deploy("StakeVault", money.address, sink)
-    terms = evm.deploy("RunTerms")
-    runs_address, next_address = (create_address(deployer, evm.nonce(deployer) + i) for i in (1, 2))
+    runs_address, next_address = (create_address(deployer, evm.nonce(deployer) + i) for i in (2, 3))
     registry = registry or next_address
+    terms = evm.deploy("RunTerms", runs_address)
     settlement = evm.deploy("Settlement", vault.address, runs_address)
     runs = evm.deploy("TrainingRuns", settlement.address, vault.address, terms.address, registry)
     assert runs.address.lower() == runs_address

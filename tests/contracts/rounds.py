@@ -93,7 +93,7 @@ class Run:
             params = replace(params, start=system.evm.time + params.schedule().period + 1_000)
         fund(system, SPONSOR, params.budget)
         system.vault.allow(system.settlement.address, params.budget, sender=SPONSOR)
-        system.runs.create_run(params, "http://run.example/", sender=SPONSOR)
+        system.terms.create_run(params, "http://run.example/", sender=SPONSOR)
         return cls(system, system.runs.run_count(), params)
 
     # Shorthands.

@@ -62,7 +62,7 @@ def test_stranger_cannot_spend_a_sponsors_allowance(contracts: System) -> None:
     params = Run.create(contracts).params
     contracts.vault.allow(contracts.settlement.address, 10**20, sender=SPONSOR)
     with reverts("vault: allowance too small"):
-        contracts.runs.create_run(params, "", sender=STRANGER)
+        contracts.terms.create_run(params, "", sender=STRANGER)
     with reverts("settlement: only TrainingRuns"):
         contracts.settlement.open(99, SPONSOR, 1, TERMS.exit_delay, sender=STRANGER)
     with reverts("vault: allowance too small"):
@@ -73,7 +73,7 @@ def test_allowance_pays_for_one_run_not_two(contracts: System) -> None:
     run = Run.create(contracts)
     fund(contracts, SPONSOR, run.params.budget)
     with reverts("vault: allowance too small"):
-        contracts.runs.create_run(run.params, "", sender=SPONSOR)
+        contracts.terms.create_run(run.params, "", sender=SPONSOR)
 
 
 def test_stranger_as_manager_reaches_no_bond_and_no_escrow(contracts: System) -> None:
@@ -136,7 +136,7 @@ def test_validator_that_leaves_votes_no_more(contracts: System) -> None:
     run.enter("report_commit", 1)
     run.seed(1)
     run.seal({1: said[1]}, 1)
-    assert contracts.runs.active_stake(run.id, 1) == 10**6
+    assert contracts.runs.round_facts(run.id, 1).active_stake == 10**6
     with reverts("runs: inactive seat"):
         run.seal({0: said[0]}, 1)
 
@@ -460,7 +460,7 @@ def test_stake_bonded_in_the_report_commit_window_votes_on_nothing(contracts: Sy
     run.bond(VALIDATORS[2], 10**12)
     contracts.runs.join(run.id, Role.VALIDATOR, VALIDATORS[2], "", proof, NO_SEAT, sender=VALIDATORS[2])
     run.score({0: report([accepted(9)]), 1: report([accepted(100)])})
-    assert contracts.runs.active_stake(run.id, 0) == 3 * 10**6
+    assert contracts.runs.round_facts(run.id, 0).active_stake == 3 * 10**6
     assert run.expected().consensus == (100,)
     run.settle()
 
@@ -611,8 +611,6 @@ def test_no_page_of_seats_is_too_far_or_too_long(contracts: System) -> None:
     far = 2**256 - 1
     assert contracts.runs.owners_at(run.id, Role.TRAINER, 0, 0, far) == (TRAINERS[0],)
     assert contracts.runs.owners_at(run.id, Role.TRAINER, 0, far, far) == ()
-    assert list(contracts.runs.seats_at(run.id, Role.TRAINER, 0, far, far)) == []
-    assert contracts.runs.report_hash(run.id, 0, far) == bytes(32)
 
 
 def test_seed_is_asked_for_once_and_nobody_can_ask_again_for_another(contracts: System) -> None:
@@ -669,10 +667,10 @@ def test_fault_of_one_run_touches_no_bond_of_another(contracts: System) -> None:
 
 DUTIES = {
     "StakeVault": "allow bond burn_escrow deposit finish_exit flush open_run pay refund seize start_exit withdraw",
-    "TrainingRuns": "ask_back bar commit create_run end join report_commit report_reveal reveal seed "
+    "TrainingRuns": "ask_back bar commit end join open_run report_commit report_reveal reveal seed "
     "set_enclave_key set_operator set_uri sync",
     "Settlement": "charge contest lock open pay_validators refund settle settle_penalty void vote",
-    "RunTerms": "",
+    "RunTerms": "create_run",
     "AttestationRegistry": "deny raise_floor register revoke",
 }
 

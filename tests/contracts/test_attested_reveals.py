@@ -292,15 +292,6 @@ def test_level_and_policy_read_back_and_change_no_other_parameter(contracts: Sys
     assert contracts.runs.round_facts(run.id, 0).params == run.params.as_tuple()
 
 
-def test_terms_are_checked_for_anyone(contracts: System) -> None:
-    terms = contracts.terms
-    assert terms.PROTOCOL_VERSION() == 1
-    good = Run.create(contracts).params
-    assert terms.pack(good).recipe_hash == good.recipe_hash
-    with refused("runs: zero minimum bond"):
-        terms.pack(replace(good, trainer_min_bond=0))
-
-
 def test_an_attested_reveal_costs_at_most_9000_gas_more() -> None:
     """Warm storage here; `benchmarks/gas.py` measures it cold: this catches a detour through another contract."""
     contracts = system(Evm(), registry=REGISTRY)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.run import RunParams
 from tests.contracts.harness import Reverted, System, account
 from tests.contracts.rounds import SPONSOR, STRANGER, TERMS, Run, fund
@@ -78,7 +79,7 @@ def test_every_parameter_reads_back_as_given(contracts: System, overlap: bool) -
     params = replace(params, start=contracts.evm.time + params.schedule().period)
     fund(contracts, SPONSOR, params.budget)
     contracts.vault.allow(contracts.settlement.address, params.budget, sender=SPONSOR)
-    run = contracts.runs.create_run(params, "http://run.example/", sender=SPONSOR)
+    run = contracts.terms.create_run(params, "http://run.example/", sender=SPONSOR)
     event = contracts.evm.events("RunCreated")[0]
     assert tuple(contracts.runs.run_params(run)) == tuple(event["params"]) == params.as_tuple()
     assert (event["sponsor"], event["recipe_hash"]) == (SPONSOR, params.recipe_hash)
@@ -93,6 +94,19 @@ def test_the_budget_leaves_the_sponsors_idle_money(contracts: System) -> None:
     assert run.escrow() == 5 * (10**18 + 10**17)
 
 
+def test_the_terms_contract_needs_the_address_of_training_runs(contracts: System) -> None:
+    assert contracts.terms.PROTOCOL_VERSION() == 1
+    with refused("runs: terms not wired"):
+        contracts.evm.deploy("RunTerms", ZERO_ADDRESS)
+
+
+def test_only_the_terms_contract_opens_a_run(contracts: System) -> None:
+    run = Run.create(contracts)
+    words = (run.params.start, 0, 0, 0, bytes(32), bytes(32), bytes(32))
+    with refused("runs: not the terms"):
+        contracts.runs.open_run(STRANGER, words, bytes(32), 0, 60 * DAY, sender=SPONSOR)
+
+
 def test_ids_count_from_one(contracts: System) -> None:
     assert [Run.create(contracts).id for _ in range(3)] == [1, 2, 3]
 
@@ -101,10 +115,10 @@ def test_a_run_without_the_sponsors_consent_is_refused(contracts: System) -> Non
     params = terms(contracts)
     fund(contracts, SPONSOR, params.budget)
     with refused("vault: allowance too small"):
-        contracts.runs.create_run(params, "", sender=SPONSOR)
+        contracts.terms.create_run(params, "", sender=SPONSOR)
     contracts.vault.allow(contracts.settlement.address, params.budget, sender=SPONSOR)
     with refused("vault: allowance too small"):
-        contracts.runs.create_run(params, "", sender=STRANGER)
+        contracts.terms.create_run(params, "", sender=STRANGER)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -167,7 +181,7 @@ def test_each_bad_parameter_is_refused_with_its_own_reason(
         base = replace(base, commit_s=1_200)
     base = replace(base, start=contracts.evm.time + 10**7)
     with refused(reason):
-        contracts.runs.create_run(replace(base, **changes), "", sender=SPONSOR)
+        contracts.terms.create_run(replace(base, **changes), "", sender=SPONSOR)
 
 
 @pytest.mark.parametrize("early", [0, 1])
@@ -178,9 +192,9 @@ def test_the_start_is_at_least_a_period_away(contracts: System, early: int) -> N
     contracts.vault.allow(contracts.settlement.address, params.budget, sender=SPONSOR)
     if early:
         with refused("runs: start too early"):
-            contracts.runs.create_run(params, "", sender=SPONSOR)
+            contracts.terms.create_run(params, "", sender=SPONSOR)
     else:
-        contracts.runs.create_run(params, "", sender=SPONSOR)
+        contracts.terms.create_run(params, "", sender=SPONSOR)
 
 
 # Ending a run.
@@ -241,7 +255,6 @@ def test_an_unknown_run_is_refused_everywhere(contracts: System, run: int) -> No
         lambda: runs.report_reveal(run, 0, 0, [], zero),
         lambda: runs.run_params(run),
         lambda: runs.run_rounds(run),
-        lambda: runs.report_hash(run, 0, 0),
         lambda: runs.round_facts(run, 0),
         lambda: runs.attestation(run),
     ):

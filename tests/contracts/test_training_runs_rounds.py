@@ -166,9 +166,7 @@ def test_records_of_impossible_rounds_are_refused(run: Run, round: int) -> None:
     runs = run.system.runs
     for view in (
         lambda: runs.revealed(run.id, round),
-        lambda: runs.report_hash(run.id, round, 0),
         lambda: runs.seed_of(run.id, round),
-        lambda: runs.active_stake(run.id, round),
         lambda: runs.round_facts(run.id, round),
         lambda: runs.unrevealed(run.id, TRAINER, round),
     ):
@@ -371,13 +369,13 @@ def test_a_report_is_committed_and_revealed_once_and_its_hash_stored(run: Run) -
     assert runs.unrevealed(run.id, VALIDATOR, 0) == (0b10, 0)
 
     run.enter("report_reveal")
-    assert runs.report_hash(run.id, 0, 1) == bytes(32)
+    assert runs.round_facts(run.id, 0).report_hashes[1] == bytes(32)
     run.unseal({1: REPORT})
     opened = run.evm.events("ReportRevealed")[0]
     assert (opened["seat"], opened["salt"]) == (1, SALT)
     assert list(opened["report"]) == REPORT.words()
-    assert runs.report_hash(run.id, 0, 1) == REPORT.hash()
-    assert runs.report_hash(run.id, 0, 0) == runs.report_hash(run.id, 0, 16) == bytes(32)
+    assert runs.round_facts(run.id, 0).report_hashes[1] == REPORT.hash()
+    assert runs.round_facts(run.id, 0).report_hashes[0] == bytes(32)
     assert runs.unrevealed(run.id, VALIDATOR, 0) == (0b10, 0b10)
     with refused("runs: report already revealed"):
         run.unseal({1: REPORT})
@@ -411,7 +409,7 @@ def test_the_largest_report_fits_and_a_larger_does_not(run: Run) -> None:
     with pytest.raises(Reverted):
         runs.report_reveal(run.id, 0, 0, [*largest, bytes(32)], SALT, sender=who)
     runs.report_reveal(run.id, 0, 0, largest, SALT, sender=who)
-    assert runs.report_hash(run.id, 0, 0) == keccak(encoded)
+    assert runs.round_facts(run.id, 0).report_hashes[0] == keccak(encoded)
 
 
 def test_report_hashes_are_kept_until_the_round_after_next_is_scored(run: Run) -> None:
@@ -420,10 +418,9 @@ def test_report_hashes_are_kept_until_the_round_after_next_is_scored(run: Run) -
     run.score({0: REPORT})
     for round in (1, 2):
         run.enter("report_commit", round, -1)
-        assert runs.report_hash(run.id, 0, 0) == REPORT.hash()
         assert runs.round_facts(run.id, 0).report_hashes[0] == REPORT.hash()
     run.enter("report_commit", 2)
-    assert runs.report_hash(run.id, 0, 0) == bytes(32)
+    assert runs.round_facts(run.id, 0).report_hashes[0] == bytes(32)
 
 
 # T, the active stake.
@@ -445,9 +442,9 @@ def test_the_first_committed_report_fixes_the_voters_and_their_stakes(run: Run) 
     runs = run.system.runs
     to_seed(run, 0)
     run.seed(0)
-    assert runs.active_stake(run.id, 0) == 0
+    assert runs.round_facts(run.id, 0).active_stake == 0
     run.seal({1: REPORT})
-    assert runs.active_stake(run.id, 0) == 3 * BOND
+    assert runs.round_facts(run.id, 0).active_stake == 3 * BOND
     assert stakes(run, 0) == [BOND, BOND, BOND, 0]
     facts = runs.round_facts(run.id, 0)
     assert (facts.trainer_count, facts.revealed, facts.rounds) == (2, 0b11, 20)
@@ -470,7 +467,7 @@ def test_no_bond_added_or_seat_joined_inside_a_round_changes_its_votes(run: Run)
     for seat in (0, 1):
         runs.sync(run.id, VALIDATOR, seat)
     assert stakes(run, 1) == [BOND, BOND, BOND, 0]
-    assert runs.active_stake(run.id, 1) == 3 * BOND
+    assert runs.round_facts(run.id, 1).active_stake == 3 * BOND
     with refused("runs: not the operator"):  # the newcomer's seat is still empty in round 1
         run.seal({3: REPORT}, 1)
 
@@ -551,14 +548,14 @@ def test_a_round_of_exited_validators_has_no_votes(run: Run) -> None:
     run.seed(1)
     with refused("runs: inactive seat"):
         run.seal({0: REPORT}, 1)
-    assert runs.active_stake(run.id, 1) == 0
+    assert runs.round_facts(run.id, 1).active_stake == 0
 
 
 def test_the_report_only_round_is_scored_after_an_early_end(run: Run) -> None:
     run.system.runs.end(run.id, sender=SPONSOR)  # before the start: round 0 is still played
     score(run, 0, [0, 1, 2])
     score(run, 1, [0, 1, 2])
-    assert run.system.runs.report_hash(run.id, 1, 2) == REPORT.hash()
+    assert run.system.runs.round_facts(run.id, 1).report_hashes[2] == REPORT.hash()
     run.enter("report_commit", 2)
     with refused("runs: not in report-commit window"):
         run.system.runs.seed(run.id, 2)
@@ -583,7 +580,7 @@ def test_the_largest_stakes_fit(contracts: System) -> None:
     run.join_trainers(1)
     run.join_validators([2**96 - 1] * 16)
     score(run, 0, [0])
-    assert contracts.runs.active_stake(run.id, 0) == 16 * (2**96 - 1)
+    assert contracts.runs.round_facts(run.id, 0).active_stake == 16 * (2**96 - 1)
 
 
 def test_256_trainers_commit_and_reveal(contracts: System) -> None:

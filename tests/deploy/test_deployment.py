@@ -85,6 +85,7 @@ def test_every_contract_of_a_plan_gets_the_addresses_of_the_others(deployer: byt
     args = {planned.name: planned.args for planned in plan.contracts}
     vault, terms, settlement, runs, registry = (plan.address(name) for name in ORDER[1:])
     assert args["StakeVault"] == {"token": plan.address("PlayToken"), "sink": SINK}
+    assert args["RunTerms"] == {"runs": runs}
     assert args["Settlement"] == {"vault": vault, "runs": runs}
     assert args["TrainingRuns"] == {
         "settlement": settlement,
