@@ -12,10 +12,10 @@ UNFINISHED = ".unfinished-"
 
 @contextmanager
 def unfinished(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """A new file in `folder` under a temporary hidden name, readable by its owner only.
+    """Opens a new file in `folder` under a temporary hidden name, readable by its owner only.
 
-    It is gone when the block ends, unless `keep` gave it a name; a process killed inside leaves the hidden
-    file, until `sweep`.
+    The file is removed at the end of the block, unless `keep` has named it. A process that is killed inside leaves the
+    hidden file behind, until `sweep`.
     """
     handle, name = tempfile.mkstemp(prefix=UNFINISHED, dir=folder)
     temporary = Path(name)
@@ -27,7 +27,7 @@ def unfinished(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
 
 
 def keep(file: BinaryIO, temporary: Path, path: Path) -> None:
-    """Sync an `unfinished` file and give it its name, replacing what had it; durable on return."""
+    """Syncs an `unfinished` file and gives it its name, replacing any file of that name; durable on return."""
     file.flush()
     os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -35,7 +35,7 @@ def keep(file: BinaryIO, temporary: Path, path: Path) -> None:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write `content` to `path` atomically; on return it survives a power cut."""
+    """Writes `content` to `path` atomically; on return it survives a power cut."""
     with unfinished(path.parent) as (file, temporary):
         file.write(content)
         keep(file, temporary, path)
@@ -48,13 +48,13 @@ def sweep(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the file's content survive a power cut."""
+    """Makes the file's content survive a power cut."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names created, replaced or removed in `folder` survive a power cut."""
+    """Makes names created, replaced or removed in `folder` survive a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

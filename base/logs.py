@@ -26,7 +26,7 @@ OF_SEVERAL_LINES = frozenset({"exception", "stack"})
 
 
 def redacted_url(url: str) -> str:
-    """Scheme, host and port only: an endpoint's path, query or user name may be the key that pays for it."""
+    """Returns scheme, host and port only: path, query or user name may be the access key of a paid endpoint."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -90,7 +90,7 @@ def configure_logs(
     level: str = "info",
     secrets: Iterable[str] = (),
 ) -> Redactor:
-    """Send this process's logs to `stream`: a line of JSON or of text per event, libraries' from `warning` up.
+    """Sends this process's logs to `stream`, a line of JSON or text per event; of libraries, only warnings and errors.
 
     `clock` gives seconds since 1970. Returns the redactor, to `hide` what is loaded later.
     """

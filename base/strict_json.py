@@ -17,7 +17,7 @@ MAX_DEPTH: Final = 64
 """Limit of nested lists and objects; no file of the protocol is nested half as deep."""
 
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, or the rest of the text after a quote that nothing closes: every byte is visited once."""
+"""Matches a string, or the rest of the text after a quote that is not closed; visits every byte once."""
 
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -61,8 +61,9 @@ def write_json(value: Any) -> bytes:
 def check_depth(text: bytes) -> None:
     """Raises JsonError for a JSON text that is nested deeper than MAX_DEPTH, or not UTF-8.
 
-    For use before parsers other than `read_json`. Python's accepts UTF-16 and UTF-32 too, in which a quote is not the
-    one byte that is searched for here. What follows the first error in the text does not matter: no parser gets there.
+    For use before parsers other than `read_json`. Python's parser also accepts UTF-16 and UTF-32, in which a quote is
+    not the one byte that is searched for here. What follows the first error in the text does not matter: no parser gets
+    there.
     """
     if not json.detect_encoding(text).startswith("utf-8"):
         raise JsonError("not UTF-8")

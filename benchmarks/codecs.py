@@ -48,7 +48,7 @@ CHOICES = {
 
 
 def model(millions: int) -> Spec:
-    """Layers of a 1024 x 4096 matrix and a vector of 1024, as many as come nearest to that many parameters."""
+    """Returns layers of a 1024 x 4096 matrix and a vector of 1024, of about `parameters` parameters together."""
     layers = max(1, round(millions * 1e6 / (1024 * 4096)))
     shapes = {f"layer{i:03}.{part}": shape for i in range(layers) for part, shape in PARTS.items()}
     return Spec(tuple(sorted(shapes.items())))
@@ -58,7 +58,7 @@ PARTS: Mapping[str, tuple[int, ...]] = {"bias": (1024,), "weight": (1024, 4096)}
 
 
 def update_of(spec: Spec) -> dict[str, Tensor]:
-    """Gaussian; rows of unequal size; matrices with 16 directions that stand out, as pseudo-gradients have."""
+    """Returns Gaussian numbers; like pseudo-gradients, with rows of unequal norm and 16 strong directions a matrix."""
     generator = torch.Generator().manual_seed(0)
     update = {}
     for name, shape in spec.shapes:
@@ -71,7 +71,7 @@ def update_of(spec: Spec) -> dict[str, Tensor]:
 
 
 def timed(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Least seconds of each call: of the processor's, or with several threads the wall's."""
+    """Returns the least seconds of each call: processor time, or wall time with several threads."""
     now = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = dict.fromkeys(calls, math.inf)
     for _ in range(repeats):
@@ -131,7 +131,7 @@ def _kilobytes(field: str) -> int:
 
 
 def index_codes(millions: float, k: int, chunk: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Bits per index, and nanoseconds to read one, of the places of the largest in random chunks."""
+    """Returns bits per index, and nanoseconds to read one, for the indices of the largest numbers of random chunks."""
     chunks = max(1, round(millions * 1e6 / chunk))
     generator = torch.Generator().manual_seed(0)
     found = torch.randn(chunks, chunk, generator=generator).topk(k, dim=1).indices.sort(dim=1).values
@@ -172,7 +172,7 @@ def index_codes(millions: float, k: int, chunk: int, repeats: int) -> dict[str, 
 
 
 def _fano_heads(heads: np.ndarray) -> np.ndarray:
-    """Unary high halves of each chunk, in a field of as many bits for each: ends are known, nothing varies."""
+    """Returns the unary high halves of each chunk, in fields of equal size."""
     chunks, k = heads.shape
     field = k + int(heads.max()) + 1
     bits = np.zeros((chunks, field), np.uint8)
@@ -181,7 +181,7 @@ def _fano_heads(heads: np.ndarray) -> np.ndarray:
 
 
 def _largest_k(bits_per_index: float, chunk: int) -> int:
-    """The largest k whose indices, codes of 2 bits and two scales stay below 32 / 200 bits per parameter."""
+    """Returns the largest k whose indices, 2-bit codes and two scales stay below 32 / 200 bits per parameter."""
     return math.floor((32 / 200 * chunk - 32) / (bits_per_index + 2))
 
 

@@ -5,7 +5,7 @@
 Prints tables, writes what 256x16 and `attested` gave into `contracts/gas.json`. `attested` is measured on anvil with
 Osaka's rules where that is installed, else on the embedded chain, which has Osaka's precompile. "First" is the first
 time a seat does it; "repeat" is from the third round on, when both slots of the seat, by round parity, have been used.
-A round's total is all it takes: commits, reveals, seed, sealed and opened reports, settlement and the validators' pay.
+A round's total includes commits, reveals, seed, report commits, report reveals, settlement and the validators' pay.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PEERS = "peers pay 232 k to 611 k a worker-round (Gensyn, Prime Intellect, 0G: r
 
 
 class Embedded(Evm):
-    """The harness' chain on the embedded one: a block for each transaction. Senders need no keys: spoofed."""
+    """The tests' chain on the embedded one, with a block for each transaction. Senders need no keys."""
 
     def __init__(self) -> None:
         people = [account(name) for name in NAMES] + [*TRAINERS, *VALIDATORS]
@@ -123,7 +123,7 @@ class Meter:
 
 
 def prepare(contracts: System, trainers: int, validators: int, meter: Meter) -> Run:
-    """A run with its seats taken; everybody has idle money too, as after a first pay."""
+    """Returns a run with all seats taken. Every account also has an idle balance, as after its first pay."""
     run = Run.create(contracts, rounds=4, start=contracts.evm.time + 200_000)
     meter.used["create_run"].append(contracts.evm.gas_used)
     for _ in range(trainers):
@@ -139,7 +139,7 @@ def prepare(contracts: System, trainers: int, validators: int, meter: Meter) -> 
 
 
 def play(run: Run, round: int, meter: Meter) -> int:
-    """A whole round; returns all the gas it took."""
+    """Plays a whole round; returns its total gas."""
     before = sum(sum(used) for used in meter.used.values())
     seats = range(len(run.trainers))
     run.enter("commit", round)
@@ -198,7 +198,7 @@ def _deposit(contracts: System, who: str) -> None:
 
 @contextmanager
 def osaka_chain() -> Iterator[Evm]:
-    """A chain with the P-256 precompile: anvil where it is installed, else the embedded one."""
+    """Yields a chain with the P-256 precompile: anvil if it is installed, else the embedded one."""
     if shutil.which("anvil", path=anvil.search_path()) is None:
         yield Embedded()
         return
@@ -246,7 +246,7 @@ def attested_reveal_extra(contracts: System) -> int:
 
 
 def show(size: str, meter: Meter, total: int) -> dict[str, int]:
-    """Print one size's table; returns the medians of the repeat round."""
+    """Prints the table of one size; returns the medians of the repeat round."""
     trainers, _ = parse(size)
     print(f"\n{size}: {'first':>25} {'repeat':>10}")
     repeats: dict[str, int] = {}
@@ -290,7 +290,7 @@ def main(sizes: list[str]) -> None:
 
 
 def golden_of(big: dict[str, int]) -> dict[str, int]:
-    """Returns the numbers of the rounds that reviews diff."""
+    """Returns the numbers that `contracts/gas.json` records, for reviews to compare."""
     names = {
         "commit": "commit",
         "reveal": "reveal",
@@ -305,7 +305,7 @@ def golden_of(big: dict[str, int]) -> dict[str, int]:
 
 
 def write(golden: dict[str, int]) -> None:
-    """Puts the numbers that were measured into `contracts/gas.json`; the others stay."""
+    """Writes the measured numbers into `contracts/gas.json`; leaves the others unchanged."""
     path = ROOT / "contracts" / "gas.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | golden, indent=2) + "\n")
     print(json.dumps(golden))

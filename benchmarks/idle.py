@@ -38,7 +38,7 @@ SHARE = 0.985
 
 
 class Sleeper:
-    """A device of a known speed: trains for real, and sleeps until its `seconds` are over."""
+    """A device of known speed: trains, then sleeps until `seconds` have passed."""
 
     def __init__(self, trainer: SingleProcess, seconds: float) -> None:
         self._trainer, self._seconds = trainer, seconds
@@ -77,7 +77,7 @@ def measure(overlap: bool, round_s: float, rounds: int, folder: Path) -> dict[st
 
 
 def _play(world: World, speed: float) -> None:
-    """Steps every node ten times a second, on a chain whose clock is `speed` times as fast as the wall clock."""
+    """Steps every node ten times a second, on a chain whose clock runs `speed` times as fast as the wall clock."""
     began, first = time.monotonic(), world.devnet.now()
     while not all(node.finished for node in world.nodes.values()):
         now = first + int((time.monotonic() - began) * speed)

@@ -51,7 +51,7 @@ class Outcome:
 
 
 class Site:
-    """A round of an honest run whose updates are public, and ways to make others."""
+    """A round of an honest run with its updates, and methods that make dishonest ones."""
 
     def __init__(self, arena: Arena, inputs: RoundInputs) -> None:
         self.arena, self.inputs = arena, inputs
@@ -112,17 +112,17 @@ def dust(site: Site) -> dict[int, Tensor | bytes]:
 
 
 def halves(site: Site) -> dict[int, Tensor | bytes]:
-    """Half of the steps on one seat."""
+    """Takes half of the steps, on one seat."""
     return {ATTACKER: site.half_steps()}
 
 
 def split_in_two(site: Site) -> dict[int, Tensor | bytes]:
-    """One machine over two seats: half of the steps on each."""
+    """Splits one machine over two seats: half of the steps on each."""
     return {seat: site.half_steps(seat) for seat in (2, 3)}
 
 
 def scaled(site: Site) -> dict[int, Tensor | bytes]:
-    """The honest update, one and a half times as large."""
+    """Publishes the honest update, one and a half times as large."""
     return {ATTACKER: site.flats[ATTACKER] * 1.5}
 
 

@@ -49,14 +49,14 @@ class Line:
 
 
 def update(trainer: LocalTrainer, state: State, ids: range) -> tuple[Tensor, float]:
-    """A round's pseudo-gradient, flat, and its seconds."""
+    """Returns a round's pseudo-gradient, flat, and the seconds that it took."""
     began = time.perf_counter()
     local = trainer.train(state, ids, 0, TrainerState())
     return Spec.of(state.parameters).join(local.pseudo_gradient), time.perf_counter() - began
 
 
 def after(trainer: LocalTrainer, state: State, ids: range) -> State:
-    """The state at the end of a round, without momentum."""
+    """Returns the state at the end of a round, without momentum."""
     local = trainer.train(state, ids, 0, TrainerState())
     return State.start(
         {n: v - local.pseudo_gradient[n] for n, v in state.parameters.items()}, state.clip_norm

@@ -30,7 +30,7 @@ N_GRAMS = {1: 2.51, 2: 2.06}  # bytes of context: nats per byte
 
 
 def report(task: Shakespeare, state: State, batch: int = 32) -> float:
-    """Mean loss on the report split, nats per byte."""
+    """Returns the mean loss on the report split, in nats per byte."""
     model = task.build_model(0)
     write_parameters(model, state.parameters)
     with torch.inference_mode():
@@ -68,7 +68,7 @@ def run(task: Shakespeare, recipe: Recipe, reset: bool) -> None:
 
 
 def speed(task: Shakespeare) -> None:
-    """Forward-only sequences per CPU-second, one thread."""
+    """Returns the sequences per CPU-second of forward passes, on one thread."""
     model, ids = task.build_model(0), range(2048)
     for size in (16, 32, 64):
         batches = list(task.batches("train", 0, ids, size))

@@ -42,7 +42,7 @@ def run(
     replicas: int,
     rounds: int,
 ) -> tuple[list[float], int]:
-    """Losses after each round, and the bytes that one replica contributed. Functions must be importable."""
+    """Returns the loss after each round, and the bytes that one replica sent. Functions must be importable."""
     coordination: Any = import_module("torchft.coordination")
     lighthouse = coordination.LighthouseServer("127.0.0.1:0", replicas, join_timeout_ms=LIMIT_MS)
     results = processes.get_context("spawn").SimpleQueue()
@@ -112,7 +112,7 @@ def _replica(
 
 
 def _count(manager: Any) -> list[int]:
-    """Bytes of every tensor that is averaged."""
+    """Counts the bytes of every tensor that is averaged."""
     counter, average = [0], manager.allreduce
 
     def counted(tensor: Tensor, *args: Any, **options: Any) -> Any:

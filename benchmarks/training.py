@@ -54,7 +54,7 @@ INNER = Inner(
     precision="bf16",
 )
 FIRST_SAMPLE = 0
-"""Sample ids from here on are the trainers'; the pretraining's lie behind them."""
+"""First sample id of the trainers; pretraining uses ids after theirs."""
 
 UNCLIPPED = 1e30
 RESULTS = Path("build/training.json")
@@ -62,7 +62,7 @@ RESULTS = Path("build/training.json")
 
 @dataclass(frozen=True)
 class Method:
-    """One way to train: what is sent, how it is added up, and what is overlapped."""
+    """A way to train: codec, aggregation, outer step and overlap."""
 
     codec: CodecChoice = field(default_factory=CodecChoice)
     outer: Outer = field(default_factory=lambda: Outer(0.8, 0.8))
@@ -87,10 +87,11 @@ SPARSE = Outer(0.8, 0.0, "contributor-mean")
 TOPK = CodecChoice("topk-2bit", k=1024, chunk=65_536, error_feedback=0.95)
 LOWRANK = CodecChoice("lowrank-int4", rank=8, error_feedback=0.95)
 PLAIN = Outer(3.0, 0.0)
-"""Without momentum: error feedback is one already. 0.8 with a momentum of 0.8 adds up to 4 updates, too."""
+"""Without momentum, because error feedback already acts as one. The rate is near 4, the sum of all steps that one
+update makes with a rate of 0.8 and a momentum of 0.8."""
 
 LATE = Outer(1.0, 0.0)
-"""An outer momentum and a late update overshoot together."""
+"""Without momentum: with it, an update that is applied a round late overshoots."""
 
 METHODS: dict[str, Method] = {
     "dense-bf16": Method(),
@@ -135,14 +136,14 @@ class Plan:
 
 
 def samples(seed: int, round: int, rounds: int) -> list[range]:
-    """Ids of each trainer in a round: no sample is seen twice in a run; other seeds take other samples."""
+    """Returns the sample ids of each trainer in a round: none twice in a run, and others for another seed."""
     first = FIRST_SAMPLE + (seed * rounds + round) * TRAINERS * STEPS * BATCH
     size = STEPS * BATCH
     return [range(first + seat * size, first + (seat + 1) * size) for seat in range(TRAINERS)]
 
 
 def evaluate(task: Shakespeare, state: State) -> float:
-    """Mean loss on the report split, nats per byte, in float32."""
+    """Returns the mean loss on the report split, in nats per byte, computed in float32."""
     model = task.build_model(0)
     write_parameters(model, state.parameters)
     with torch.inference_mode():
@@ -151,7 +152,7 @@ def evaluate(task: Shakespeare, state: State) -> float:
 
 
 def pretrained(seed: int, steps: int, cache: Path) -> State:
-    """The common start: one trainer's model after `steps` with a full cosine; a new model after none."""
+    """Returns the common start: a model after `steps` steps of one trainer, with a full cosine schedule."""
     inner = replace(INNER, steps=max(1, steps), batch=PRETRAINING_BATCH, lr=2e-3, lr_warmup_steps=20)
     task, recipe = make_task(), replace(Method().recipe(seed), inner=inner)
     start = State.start(read_parameters(task.build_model(seed)), UNCLIPPED)
@@ -174,7 +175,7 @@ def pretrained(seed: int, steps: int, cache: Path) -> State:
 
 
 def run_diloco(name: str, seed: int, start: State, rounds: int) -> Result:
-    """Every trainer's rounds one after the other; canonical states exactly as a run's nodes reach them."""
+    """Trains all trainers one after the other; states are the same as those of a run's nodes."""
     task, recipe = make_task(), METHODS[name].recipe(seed)
     codec = make_codec(recipe.codec, start.spec)
     trainer_states = [TrainerState() for _ in range(TRAINERS)]
@@ -212,7 +213,7 @@ def _next(recipe: Recipe, state: State, updates: Sequence[Update]) -> State:
 
 
 def run_allreduce(seed: int, start: State, rounds: int) -> Result:
-    """Eight processes; each step averages everybody's float32 gradients."""
+    """Trains with eight processes that average their float32 gradients in every step."""
     results = processes.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         arguments = (f"{folder}/rendezvous", seed, to_bytes(start), rounds, results)
@@ -253,7 +254,7 @@ def _worker(rank: int, store: str, seed: int, start: bytes, rounds: int, results
 
 
 def _counting_allreduce(counter: list[int], bucket):  # DDP takes no other annotations
-    """DDP's own mean, with the bytes counted that a worker contributes (a ring sends up to twice as many)."""
+    """Averages as DDP does, and counts the bytes of each worker's gradient (a ring sends up to twice as many)."""
     buffer = bucket.buffer().div_(TRAINERS)
     counter[0] += buffer.numel() * buffer.element_size()
     work: Any = dist.all_reduce(buffer, async_op=True)
@@ -274,7 +275,7 @@ def make_task() -> Shakespeare:
 
 
 def play(plan: Plan, file: Path, jobs: int) -> list[Result]:
-    """Plays what is not in `file` yet, `jobs` methods at a time, and writes each result down at once."""
+    """Runs the methods that are not in `file` yet, `jobs` at a time, and writes each result at once."""
     known = {(one.method, one.seed): one for one in read_results(file, plan)}
     wanted = [
         (name, seed) for seed in range(plan.seeds) for name in plan.methods if (name, seed) not in known
@@ -309,7 +310,7 @@ def play_one(name: str, seed: int, plan: Plan, cache: Path) -> Result:
 
 
 def read_results(file: Path, plan: Plan) -> list[Result]:
-    """Results of earlier calls with the same rounds and start."""
+    """Reads the results of earlier calls with the same rounds and start."""
     if not file.exists():
         return []
     document = json.loads(file.read_text())
@@ -390,7 +391,7 @@ def show(table: Mapping[str, Row], parameters: int, rounds: int) -> None:
 
 
 def show_idle() -> None:
-    """A trainer's waiting, with chain windows of a fifth of the round: R + S + V = C / 5."""
+    """Prints the idle share of a trainer, with chain windows of a fifth of the commit window: R + S + V = C / 5."""
     commit, windows = 1200, 240
     third = windows // 3
     for overlap in (False, True):
@@ -438,7 +439,7 @@ def main() -> None:
 
 
 def plot(results: Sequence[Result], table: Mapping[str, Row], file: Path) -> None:
-    """Left: loss over rounds, mean of the seeds. Right: last loss against bytes sent."""
+    """Draws two plots: loss over rounds (mean of the seeds), and last loss against bytes sent."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     over_rounds, over_bytes = figure.subplots(1, 2)
     for index, (name, row) in enumerate(table.items()):

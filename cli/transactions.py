@@ -65,7 +65,7 @@ def event_arguments(contract: Contract, receipts: Sequence[Receipt], event: str)
 
 
 def consent(session: Session, plan: Sequence[EstimatedCall]) -> None:
-    """Asks before money of value moves; local networks and --yes never ask. Raises UsageError without a yes."""
+    """Asks before sending; not on local networks and not with --yes. Raises UsageError unless the answer is yes."""
     if session.network.local or session.flags.yes:
         return
     for line in _plan_lines(plan):
@@ -84,7 +84,7 @@ def consent(session: Session, plan: Sequence[EstimatedCall]) -> None:
 
 
 def would_send(session: Session, plan: Sequence[EstimatedCall], document: Document) -> Answer:
-    """Returns the answer to --dry-run."""
+    """Returns the answer of a command with --dry-run: calls, gas and cost."""
     balance = session.chain.balance(session.account, session.at)
     cost = sum(call.cost for call in plan)
     document = {

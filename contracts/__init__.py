@@ -17,7 +17,7 @@ ARTIFACTS = tuple(sorted(f.name.removesuffix(".json") for f in _FOLDER.iterdir()
 
 @dataclass(frozen=True)
 class Artifact:
-    """One compiled contract. `runtime` lacks the immutables: on chain they follow it, `layout` says where."""
+    """One compiled contract. On chain, the immutables follow `runtime`, at the positions in `layout`."""
 
     name: str
     abi: list[dict[str, Any]]
@@ -29,7 +29,7 @@ class Artifact:
 
 
 def load_artifact(name: str) -> Artifact:
-    """The artifact of a contract, e.g. `StakeVault`. Raises LookupError for a name not in `ARTIFACTS`."""
+    """Returns the artifact of a contract, e.g. `StakeVault`. Raises LookupError for a name not in `ARTIFACTS`."""
     if name not in ARTIFACTS:
         raise LookupError(f"no artifact {name}; there are {', '.join(ARTIFACTS)}")
     fields = json.loads((_FOLDER / f"{name}.json").read_text())

@@ -38,7 +38,7 @@ class DemoOptions:
         return CHEATS[place] if self.attested and place >= 0 else None
 
     def setup(self) -> Setup:
-        """The world of this demo."""
+        """Returns the setup of this demo's world."""
         trainers = [f"trainer-{number}" for number in range(self.trainers)]
         attacks = ["none"] * (self.trainers - 1) + [self.attack]
         if self.attested:

@@ -83,7 +83,7 @@ class ResultDocument:
         }
 
     def attestation(self) -> dict[str, Any] | None:
-        """The policy of an attested run and every trainer's enclave key; None for any other run."""
+        """Returns the policy of an attested run and every trainer's enclave key; None for any other run."""
         policy = self.world.setup.policy
         if policy is None:
             return None
@@ -119,7 +119,7 @@ class ResultDocument:
         }
 
     def _attested_round(self, round: int) -> dict[str, Any]:
-        """Which updates an enclave signed, and why the others were refused."""
+        """Returns the updates that an enclave signed, and the reasons for which the others were refused."""
         attested = self.judge.node.record.round(round).attested
         seats = list(enumerate(self.trainers))
         return {
@@ -149,7 +149,7 @@ class ResultDocument:
         ]
 
     def _key(self, member: Member) -> dict[str, Any]:
-        """A trainer's enclave key: registered, or refused and why."""
+        """Returns a trainer's enclave key: registered, or refused with the reason."""
         key = self.judge.node.record.newest_key(self.world.address(member.name))
         return {
             "name": member.name,
@@ -193,7 +193,7 @@ def _verdict_name(verdict: int | None) -> str:
 
 
 def _refusals(member: Member, round: int | None) -> list[str]:
-    """Reasons for which the contracts refused a trainer's signature in a round, or its keys (round None)."""
+    """Returns the reasons for which contracts refused a trainer's signature in a round, or its keys (round None)."""
     attested = member.node.attested_rounds if isinstance(member.node, TrainerNode) else None
     troubles = [] if attested is None else attested.troubles
     return [trouble.reason or trouble.cause for trouble in troubles if trouble.round == round]

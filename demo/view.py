@@ -18,7 +18,7 @@ COLOURS = ("#3366aa", "#2a9d8f", "#8a6fb0", "#cc3344", "#777777", "#999999", "#b
 
 
 def tokens(wei: str | int) -> str:
-    """Wei as tokens with two decimals."""
+    """Formats wei as tokens with two decimals."""
     return f"{int(wei) / TOKEN:,.2f}"
 
 
@@ -68,7 +68,7 @@ def round_table(report: dict[str, Any], dense_bytes: int) -> Group:
 
 
 def summary_table(result: dict[str, Any]) -> Table:
-    """Shows what everyone bonded, has left, and earned."""
+    """Shows for each account what it bonded, has left and earned."""
     table = Table(title="At the end (tokens)", title_justify="left")
     for heading in ("who", "honest", "bond before", "bond after", "earned"):
         table.add_column(heading, justify="left" if heading in ("who", "honest") else "right")
@@ -85,7 +85,7 @@ def summary_table(result: dict[str, Any]) -> Table:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """Returns as text what happened."""
+    """Returns a summary of the run as text."""
     everyone = result["participants"]
     honest = [member for member in everyone if member["honest"]]
     trainers = [member for member in honest if member["role"] == "trainer"]
@@ -120,7 +120,7 @@ def _cheat_summary(member: dict[str, Any], attack: str) -> str:
 
 
 def show(console: Console, result: dict[str, Any], output: Path) -> None:
-    """Prints what happened, and which files in `output` say more."""
+    """Prints a summary, and the names of the files in `output` that have the details."""
     console.print(summary_table(result))
     console.print(summary(result), highlight=False)
     console.print(

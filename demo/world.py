@@ -104,7 +104,7 @@ class Setup:
     """Seats for which no node is started."""
 
     patience: int = 0
-    """Seconds that trainers leave what anyone may do to others."""
+    """Seconds that trainers wait for others to send the permissionless calls."""
 
     judge: Judge = judge_round
 
@@ -146,7 +146,7 @@ class World:
     def copy(self, folder: Path, setup: Setup) -> World:
         """Returns an independent world in the same state, in another folder.
 
-        `setup` may differ in what decides nothing before the nodes start: attacks, liars, idle seats, patience, judge.
+        `setup` may differ in what matters only once the nodes start: attacks, liars, idle seats, patience, judge.
         Raises ValueError while an account of this world is open.
         """
         if self.accounts:
@@ -174,11 +174,11 @@ class World:
         return self.signers[name].address
 
     def account(self, name: str) -> Account:
-        """The account, opened if it is not."""
+        """Returns the account; opens it if it is closed."""
         return self.accounts.get(name) or self.open(name)
 
     def open(self, name: str, provider: Any = None, **options: Any) -> Account:
-        """Opens the account in its folder, as after a restart if it was open. `provider`: its own way to the chain."""
+        """Opens the account in its folder; closes it first if it is open, as a restart does. `provider`: endpoint."""
         self.close(name)
         self.accounts[name] = Account(
             self.deployment if provider is None else self.through(provider),
@@ -192,7 +192,7 @@ class World:
         return self.accounts[name]
 
     def through(self, provider: Any) -> DeployedContracts:
-        """The same deployment, seen through another endpoint."""
+        """Returns the same deployment, read through another endpoint."""
         chain = Chain([provider], self.devnet.chain_id)
         contracts = Contracts.at(chain, self.contracts.runs.address, chain.head())
         return DeployedContracts(chain, contracts, self.deployment.first_block)
@@ -234,7 +234,7 @@ class World:
         return node
 
     def follow(self, name: str) -> NodeParts:
-        """Loads the run for the account: what its node is built from. Its files are then in `files`."""
+        """Loads the run for the account and returns the parts of its node. The run's files are then in `files`."""
         parts, self.files[name] = self.account(name).follow(self.run, salts(self.setup.seed, name))
         return parts
 
@@ -246,7 +246,7 @@ class World:
         return number < len(setup.attacks) and setup.attacks[number] != "none"
 
     def attacker(self, name: str, parts: NodeParts) -> Attacker | None:
-        """Forges the trainer's payloads as the setup says; None for an honest trainer."""
+        """Returns the attacker that forges the trainer's payloads; None for an honest trainer."""
         if not self.cheats(name):
             return None
         digest = hashlib.sha256(self.setup.seed + name.encode()).digest()
@@ -288,7 +288,7 @@ class World:
         return self.contracts.vault.bond_of(manager, self.run, self.address(name), at=self.chain.head())
 
     def idle(self, name: str) -> int:
-        """The account's withdrawable balance."""
+        """Returns the account's withdrawable balance in wei."""
         return self.contracts.vault.idle(self.address(name), at=self.chain.head())
 
     def locked(self, name: str) -> int:
@@ -298,13 +298,13 @@ class World:
         return self.contracts.vault.burned(at=self.chain.head())
 
     def refund(self) -> int:
-        """Refunds the sponsor what is left of the budget and returns it."""
+        """Refunds the rest of the budget to the sponsor; returns the amount in wei."""
         before = self.idle("sponsor")
         self.send("sponsor", self.contracts.settlement.refund(self.run))
         return self.idle("sponsor") - before
 
     def transactions(self, name: str) -> int:
-        """Number of transactions that the account has sent."""
+        """Returns the number of transactions that the account has sent."""
         return self.chain.nonce(self.address(name))
 
     # The run and its seats
@@ -353,10 +353,10 @@ class World:
 
 
 class UriBook:
-    """URLs of the servers behind the URIs that seats register.
+    """Maps the URIs that seats register to the URLs of the servers behind them.
 
-    A registered URI is part of the chain, whose block hashes decide the seeds. A server's port is another one in every
-    process, so seats register names that never change.
+    A registered URI is on the chain, whose block hashes decide the seeds. A server's port differs from process to
+    process, so seats register names that stay the same.
     """
 
     def __init__(self) -> None:
@@ -366,7 +366,7 @@ class UriBook:
         self._urls[uri_of(name)] = url
 
     def locate(self, uri: str) -> str:
-        """The URL of a registered URI."""
+        """Returns the URL of a registered URI."""
         for registered, url in self._urls.items():
             if uri == registered or uri.startswith(f"{registered}/"):
                 return url + uri.removeprefix(registered)
@@ -374,7 +374,7 @@ class UriBook:
 
 
 def uri_of(name: str) -> str:
-    """The URI that the account registers."""
+    """Returns the URI that the account registers."""
     return f"http://{name}.demo"
 
 
@@ -387,18 +387,18 @@ def number_of(name: str) -> int:
 
 
 def bond_of(name: str) -> int:
-    """The minimum bond of the account's role, wei."""
+    """Returns the minimum bond of the account's role, in wei."""
     return VALIDATOR_BOND if role_of(name) is Role.VALIDATOR else TRAINER_BOND
 
 
 def salts(seed: bytes, name: str) -> Callable[[], bytes]:
-    """Salts that follow the seed; a node on a real network takes them from the operating system."""
+    """Returns a source of salts derived from the seed; a node on a real network uses the operating system's."""
     numbers = itertools.count()
     return lambda: hashlib.sha256(seed + name.encode() + next(numbers).to_bytes(8, "big")).digest()
 
 
 def deploy_contracts(chain: Chain, deployer: Signer, folder: Path) -> DeployedContracts:
-    """Deploys the contracts with a token of their own; the manifest is `folder`/manifest.json."""
+    """Deploys the contracts with a new play token; the manifest is `folder`/manifest.json."""
     plan, intents = make_plan(chain.chain_id, deployer.address, 0), MemoryIntents()
     outbox = _outbox(chain, deployer, intents)
     manifest = run_plan(plan, chain, outbox, intents, folder / "manifest.json", network="devnet", git="")

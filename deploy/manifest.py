@@ -74,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def first_block(self) -> int:
-        """Block that created the first contract. Event scans start there."""
+        """Number of the block that created the first contract. Event scans start there."""
         return min((c.block for c in self.current.contracts.values() if c.block is not None), default=0)
 
 
@@ -127,7 +127,7 @@ def load_manifest(path: Path) -> Manifest:
 
 
 def save_manifest(path: Path, manifest: Manifest) -> None:
-    """Writes the manifest atomically: the file is whole, or it is the old one."""
+    """Writes the manifest atomically: a crash leaves the old file or the new one."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     part = path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True)

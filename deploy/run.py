@@ -48,7 +48,7 @@ def run_plan(
     `intents` is the outbox's store. A complete manifest with other addresses at `path` becomes history. `progress` is
     called before each contract. Raises ManifestError if another deployment at `path` is unfinished (continue it with
     `unfinished_plan`), DeploymentError if the deployer is not the outbox's or has sent other transactions, and
-    what the outbox raises. After any of these, the same call continues where this one stopped.
+    the errors of the outbox. After any of these, the same call continues where this one stopped.
     """
     if (outbox.address, chain.chain_id) != (plan.deployer, plan.chain_id):
         raise DeploymentError(

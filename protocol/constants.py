@@ -8,7 +8,7 @@ MAX_TRAINERS: Final = 256
 MAX_VALIDATORS: Final = 16
 MAX_ROUNDS: Final = 65_535
 START_LIMIT: Final = 2**40
-"""Runs start before this unix second, which fits the contract's 40 bits."""
+"""A run must start before this unix second: the contract stores 40 bits."""
 
 WEIGHT_ONE: Final = 65_535
 """The largest weight of a seat: weights are 16-bit."""

@@ -16,7 +16,7 @@ Ville's inequality gives
     P(W ever exceeds 1/alpha) <= alpha      under the null,
 
 at every stopping time, for any bettor. Capping the factor of a round keeps W a supermartingale, so the cap keeps one
-freak round from convicting anybody and costs no validity.
+unusual round from convicting a trainer, and the test stays valid.
 
 **The bettor.** Any predictable lambda is valid; a good one makes ln W grow. The loss of a bet, -ln(1 +
 lambda y), is exp-concave, so the online Newton step has logarithmic regret against the best constant bet

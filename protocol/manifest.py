@@ -51,7 +51,7 @@ class Manifest:
     """Bytes of the payload file. Steps, tokens and size are recorded and never used for pay."""
 
     def as_tuple(self) -> tuple[int, int, str, bytes, bytes, bytes, bytes, int, int, int]:
-        """Returns the fields in the contract's order."""
+        """Returns the fields in the order of the contract's struct."""
         return astuple(self)
 
     def hash(self) -> bytes:

@@ -86,7 +86,7 @@ def charges(
     bonds: Mapping[int, Bond],
     used: int,
 ) -> Taken:
-    """Returns what `charge` seizes from the seats that committed and did not reveal, in seat order.
+    """Returns the amounts that `charge` seizes from the seats that committed and did not reveal, in seat order.
 
     `committed`: seats whose commitment of the round is counted; `bonds` by seat; `used`: wei
     already counted against the window's ceiling. Objective faults settle at once.
@@ -114,7 +114,7 @@ def lock_amounts(
     bonds: Mapping[int, Bond],
     used: int,
 ) -> Taken:
-    """Returns what `lock` locks, for the given seats in the given order.
+    """Returns the amounts that `lock` locks, for the given seats in the given order.
 
     `verdicts`: those that hold, of all trainer seats (`Settled.verdicts`); `revealed`: n; `bonds` by
     seat; `used`: wei already counted against the window's ceiling. Verdict 6 neither is limited by the ceiling
@@ -136,7 +136,7 @@ def lock_amounts(
 
 
 def contest_amount(terms: PenaltyTerms, bond: Bond) -> int:
-    """Returns what a contest locks in addition; `bond.locked` already contains the penalty."""
+    """Returns the amount that a contest locks in addition; `bond.locked` already contains the penalty."""
     return bond.share(terms.contest_bps)
 
 

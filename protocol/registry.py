@@ -20,7 +20,7 @@ TrainerKey = tuple[int, str]
 
 @dataclass
 class PlatformSlot:
-    """One of a platform's places in a run."""
+    """A slot of a platform: one of the keys that it may have in a run."""
 
     trainer: str
     expiry: int

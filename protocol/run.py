@@ -117,7 +117,7 @@ class RunParams:
     def commit_bond(self) -> int:
         """Live bond that a trainer's commit needs, wei: half the minimum, rounded down to a power of two.
 
-        Less than the minimum, so that a penalty keeps nobody from working; enough that a trainer that left and
+        Less than the minimum, so that a trainer can still work after a penalty; enough that a trainer that left and
         bonded again still has something at stake.
         """
         return 1 << max((self.trainer_min_bond // 2).bit_length() - 1, 0)

@@ -68,7 +68,7 @@ class Schedule:
         return Window(t, t + self.reveal_s)
 
     def seed_opens(self, r: int) -> int:
-        """Returns when `seed` may be called: all updates of the round are public."""
+        """Returns the time from which `seed` may be called: all updates of the round are public then."""
         return self.reveal(r).end
 
     def report_commit(self, r: int) -> Window:
@@ -92,7 +92,7 @@ class Schedule:
         return max(0, t - self.start) // self.period
 
     def next_round(self, t: int) -> int:
-        """Returns the first round that has not opened by t: joins, syncs and operator changes count from it."""
+        """Returns the first round that opens after t: joins, syncs and operator changes count from it."""
         return 0 if t < self.start else self.round_at(t) + 1
 
     def oldest_open(self, t: int) -> int:

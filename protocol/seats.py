@@ -69,7 +69,7 @@ class SeatsModel:
     members: dict[str, tuple[Role, int]] = field(default_factory=dict[str, tuple[Role, int]])
     barred: dict[str, int] = field(default_factory=dict[str, int])
     snapshots: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    """Per round that saw a report commit: the stakes that vote in it."""
+    """Stakes that vote in a round, for each round with a report commit."""
 
     def __post_init__(self) -> None:
         self.rounds = self.rounds or self.params.rounds
@@ -141,7 +141,7 @@ class SeatsModel:
             record.stakes.set(following, live_bond)
 
     def ask_back(self, account: str, seat: int, now: int) -> None:
-        """Makes an inactive validator count again from the next round on."""
+        """Makes an inactive validator seat active again from the next round on."""
         current, following = self.clock(now)
         tenure = self._last(Role.VALIDATOR, seat)
         named = tenure is not None and account in (tenure.owner, tenure.operators.at(following))
@@ -207,7 +207,7 @@ class SeatsModel:
     # Views.
 
     def seats(self, role: Role) -> list[SeatHistory]:
-        """Returns the seats ever taken."""
+        """Returns the number of seats ever taken."""
         return self.trainers if role == Role.TRAINER else self.validators
 
     def tenure(self, role: Role, seat: int, round: int) -> Tenure | None:
@@ -255,7 +255,7 @@ class SeatsModel:
         self.members[account] = role, seat
 
     def _check_takeover(self, role: Role, seat: int, live_bond: int, current: int) -> None:
-        """Refuses unless the tenure began at least one full round ago, and is silent or the smallest and outbid.
+        """Raises Refused unless the tenure began at least a full round ago, and is silent or the smallest and outbid.
 
         So one previous tenure is enough to settle the last round. Seats that changed hands since then cannot be
         taken, and are not compared.
@@ -277,14 +277,14 @@ class SeatsModel:
         return self.trainers[seat].stakes.latest
 
     def _silent(self, record: SeatHistory, tenure: Tenure, current: int) -> bool:
-        """Returns True if the seat neither committed nor joined in the last eight rounds; asking back is no work."""
+        """Returns True if the seat neither committed nor joined in the last 8 rounds; asking back does not count."""
         quiet = all(round + SILENT_ROUNDS < current for round in record.commitments)
         return quiet and tenure.from_round + SILENT_ROUNDS <= current
 
     def _active_stakes(self, round: int, live_bonds: Sequence[int]) -> tuple[int, ...]:
         """Returns the stakes of the validators that joined, asked back or revealed a report in round - 2 or later.
 
-        A stake counts up to the owner's live bond, so that what is leaving votes no more, and up to the run's cap.
+        A stake counts up to the owner's live bond, so that a bond in exit does not vote, and up to the run's cap.
         """
         stakes = [0] * MAX_VALIDATORS
         for seat, record in enumerate(self.validators):

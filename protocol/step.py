@@ -33,7 +33,7 @@ def clip_norm(counted: Sequence[tuple[float, int]], current: float) -> float:
 def least_divisor(seats: int) -> float:
     """Returns the least divisor of a coordinate in a contributor mean: half of an equal share of `seats`.
 
-    A coordinate that one seat of tiny weight sends alone would otherwise be divided by that weight, and applied whole.
+    Otherwise a coordinate that only one seat of tiny weight sends would be divided by that weight, and applied in full.
     """
     return 0.5 / seats
 

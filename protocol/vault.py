@@ -98,7 +98,7 @@ class VaultModel:
         self.runs[manager, run] = VaultRun(amount, sponsor, exit_delay)
 
     def pay(self, manager: str, run: int, payments: Sequence[tuple[str, int]]) -> None:
-        """Moves escrow to idle balances. Payments are (account, wei), in the contract one word: account << 96 | wei."""
+        """Moves escrow to idle balances. Payments are (account, wei); the contract packs one as account << 96 | wei."""
         self._take_escrow(manager, run, sum(amount for _, amount in payments))
         for account, amount in payments:
             self.idle[account] += amount
@@ -129,7 +129,7 @@ class VaultModel:
         return self.bonds[manager, run, account]
 
     def exit_time(self, manager: str, run: int, account: str) -> int:
-        """Returns when the bond can be taken back, unix seconds; 0 when no exit was started."""
+        """Returns the time from which the bond can be taken back, unix seconds; 0 if no exit was started."""
         return self.exits.get((manager, run, account), 0)
 
     def live_bond(self, manager: str, run: int, account: str) -> int:

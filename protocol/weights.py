@@ -5,10 +5,10 @@ g = mean − 2 se of the gains on the held-out sample            m = margin, alr
 w = floor(65535 * clamp(g / ĝ, 0, 1) * clamp(m / m̂, 0, 1)³)    ĝ, m̂ upper quartiles over the seats with g > 0
 ```
 
-Copies, replays and idlers have no margin. Its third power makes splitting one machine over many seats a loss. The upper
-quartile keeps seats that do little, up to half of all, from lowering the reference to themselves; with three seats or
-more, no single one can raise it. A clean update gets weight 0 only if its gain is surely negative, or late training
-would stall.
+Copies, replays and idlers have no margin. The third power of the margin makes it unprofitable to split one machine over
+many seats. The upper quartile keeps seats that do little, up to half of all, from lowering the reference for
+themselves; with three seats or more, no single one can raise it. A clean update gets weight 0 only if its gain is
+surely negative, or late training would stall.
 """
 
 from collections.abc import Sequence

@@ -61,7 +61,7 @@ class DiLoCo:
         self._taken = 0
 
     def step(self) -> bool:
-        """Counts one step of the optimizer; returns whether the round is over."""
+        """Counts one step of the optimizer; returns True if the round is over."""
         self._taken += 1
         return self._taken >= self.steps
 

@@ -156,7 +156,7 @@ def _dolma() -> list[PublishedFigure]:
 
 
 def _volume_note(terabytes: float, bits: float, rate: float) -> str:
-    """Returns why the published volumes cannot be right, from the published hours."""
+    """Explains from the published hours that the published volumes cannot be right."""
     hours = terabytes * 8e12 / rate / 3600
     return (
         f"the published TB alone take {hours:,.3g} h at 1 Gbit/s, more than the published hours; "

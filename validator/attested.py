@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 class Blocks(Protocol):
-    """The part of a chain that is needed: its id, and the block of a challenge."""
+    """The part of a chain that is used here: its id, and the block of a challenge."""
 
     @property
     def chain_id(self) -> int: ...
@@ -46,7 +46,7 @@ class Enclaves:
     def unattested(self, round: int) -> dict[int, Rejection]:
         """Returns a rejection for every revealed seat without a valid attestation; empty unless the level is attested.
 
-        A failure of this machine is an abstention, never a verdict. Raises ChainError when the chain cannot be read.
+        A failure of this machine is an abstention, never a verdict. Raises ChainError if the chain cannot be read.
         """
         record, policy = self._follower.record, self._follower.policy
         if record.params.level != Level.ATTESTED:
@@ -77,7 +77,7 @@ class Enclaves:
     def _judge(
         self, round: int, key: KeyRegistration, evidence: EvidenceFile, policy: PolicyFile
     ) -> Rejection | None:
-        """Returns why the key does not count in the round, or None if it does.
+        """Returns the reason that the key does not count in the round, or None if it does.
 
         A denied entry ends the keys that depend on it, even if nobody revoked them on chain.
         """

@@ -96,7 +96,7 @@ class ValidatorNode(Node):
         return count if seat is None else (seat - round) % count
 
     def next_due(self, now: int) -> int:
-        """One second later while a round has no seed: blocks, not seconds, decide when it can be stored."""
+        """Returns the next due time: a second later while a round waits for its seed, which depends on blocks."""
         schedule = self.follower.schedule
         for round in range(max(0, schedule.round_at(now) - 1), self.record.planned_rounds + 1):
             if schedule.report_commit(round).contains(now) and self.record.round(round).seed is None:

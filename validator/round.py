@@ -129,7 +129,7 @@ class Measurements:
     own: Mapping[int, OwnLosses]
 
     def gains(self, seat: int) -> tuple[Losses, Losses]:
-        """Returns gains (loss before minus after) on fresh and on own sequences; on private data the fresh twice."""
+        """Returns gains (loss before minus after) on fresh and on own sequences; private data: the fresh ones twice."""
         fresh, own = self.before - self.after[seat], self.own.get(seat)
         return fresh, fresh if own is None else own.before - own.after
 

@@ -178,7 +178,7 @@ def recent_rounds(rounds: Iterable[int], round_: int) -> tuple[int, ...]:
 def index_overlap(a: Update, b: Update) -> float:
     """Returns the share of the larger index set that is in the smaller one too, 0 to 1; 0 if either is dense.
 
-    A few indices of one's own, sent alone, are thus similar to nobody's update. Only indices that carry a number count:
+    So an update of a few indices of its own is similar to no other. Only indices with a number that is not zero count:
     a chunk where nothing changed has the same indices for everyone.
     """
     if a.indices is None or b.indices is None:

@@ -53,7 +53,7 @@ def load_certificate(data: bytes) -> x509.Certificate:
 
 
 def chain_fault(chain: Sequence[x509.Certificate], root: x509.Certificate, at: int) -> str:
-    """Returns why `chain` (device first, root last or left out) does not lead to `root` at Unix second `at`, or ''."""
+    """Returns the fault of `chain` (device first, root optional) against `root` at Unix second `at`; '' if none."""
     try:
         _check_chain(chain, root, instant(at))
     except ChainFault as fault:
@@ -64,7 +64,7 @@ def chain_fault(chain: Sequence[x509.Certificate], root: x509.Certificate, at: i
 
 
 def signature_holds(key: object, signature: bytes, message: bytes) -> bool:
-    """Returns whether `signature` (r || s, 96 bytes, big endian) is this P-384 key's over SHA-384 of `message`."""
+    """Returns True if `signature` (r || s, 96 bytes, big endian) is this P-384 key's over SHA-384 of `message`."""
     if (
         not isinstance(key, ec.EllipticCurvePublicKey)
         or not isinstance(key.curve, ec.SECP384R1)

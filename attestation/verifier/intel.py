@@ -166,7 +166,7 @@ def _root(root: bytes) -> x509.Certificate:
 
 
 def _signed_report(quote: bytes, inputs: _Inputs, at: int) -> dict[str, Any] | Check:
-    """Returns what `dcap_qvl` reports of a genuine quote, or the check that the quote fails."""
+    """Returns the report of `dcap_qvl` on a genuine quote, or the check that the quote fails."""
     if not 0 <= at < MAX_TIME:
         return Check("freshness", False, f"{at} is no Unix time in seconds")
     if not inputs.root.not_valid_before_utc <= instant(at) <= inputs.root.not_valid_after_utc:

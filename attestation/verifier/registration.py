@@ -209,7 +209,7 @@ def _policy_check(quote: Quote, policy: Policy) -> Check:
 
 
 def _certified(quote: Quote, cas: Sequence[bytes]) -> bool:
-    """Returns whether a pinned CA signed the platform's certificate."""
+    """Returns True if a pinned CA signed the platform's certificate."""
     try:
         pck, issuer = (x509.load_der_x509_certificate(part.der) for part in pck_chain(quote))
         pck.verify_directly_issued_by(issuer)

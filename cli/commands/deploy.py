@@ -61,7 +61,7 @@ def run(
     sink
         Address that receives burned tokens. It cannot be changed later.
     again
-        Deploy again although the manifest has a finished deployment, which becomes its history.
+        Deploy again even if the manifest has a finished deployment. The manifest keeps the old one as history.
     """
     from earnest.client.chain.outbox import Outbox
 
@@ -103,7 +103,7 @@ def run(
 
 @app.command
 def verify(*, flags: ChainFlags = CHAIN) -> Answer:
-    """Check the code, constructor arguments and wiring of a deployment on chain. Exit code 1 if any check fails.
+    """Check that code, constructor arguments and addresses on chain are the deployment's. Exit code 1 if a check fails.
 
     Example: earnest deploy verify --network devnet
     """
@@ -167,7 +167,7 @@ def _deployed(session: Session, manifest: Manifest) -> Answer:
 
 
 def _attestation_text(able: bool) -> str:
-    """Returns as text whether the chain supports attested runs."""
+    """Says, as a sentence, if the chain supports attested runs."""
     if able:
         return "The chain has the P-256 precompile: enclave keys can be registered."
     return "The chain has no P-256 precompile: enclave keys cannot be registered here, everything else works."

@@ -182,7 +182,7 @@ def _deployment(session: Session) -> Iterator[DoctorCheck]:
 
 
 def _p256(session: Session) -> tuple[bool, str]:
-    """Returns whether the chain has the precompile that enclave keys need, and the same as text."""
+    """Returns True if the chain has the precompile that enclave keys need, and the same as text."""
     from earnest.deploy.probe import P256_PRECOMPILE, has_p256
 
     if has_p256(session.chain, session.at):

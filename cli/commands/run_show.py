@@ -110,7 +110,7 @@ def attestation_document(record: RunRecord, policy: PolicyFile | None) -> dict[s
 
 
 def seats(session: Session, record: RunRecord, role: Role, now: int) -> list[dict[str, Any]]:
-    """Returns a role's seats as of the next round: owner, operator, stake, and URL of the objects."""
+    """Returns a role's seats in the next round: owner, operator, stake, and URL of the objects."""
     following = record.params.schedule().next_round(now)
     rows: list[dict[str, Any]] = []
     for index, seat in sorted(record.seats[role].items()):

@@ -58,7 +58,7 @@ def uri(run: RunNumber, url: str, /, *, owner: str | None = None, flags: SendFla
 
 @app.command
 def show(run: RunNumber, /, *, owner: str | None = None, flags: AccountFlags = ACCOUNT) -> Answer:
-    """Show a seat as of the next round.
+    """Show a seat's owner, operator, stake and URL in the next round.
 
     Example: earnest seat show 1
 

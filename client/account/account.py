@@ -36,12 +36,12 @@ class DeployedContracts:
 
     @property
     def name(self) -> str:
-        """Name of the deployment in journals; a restarted local chain has another, so old salts stay unused."""
+        """Name of the deployment in journals. A restarted local chain has another, so that old salts are not used."""
         birth = self.chain.block(self.first_block).hash.hex()
         return f"{self.chain.chain_id}/{self.contracts.runs.address}/{birth}"
 
     def read_run(self, run: int) -> RunRecord:
-        """Returns the run's record up to the newest final block. Raises EarnestError when there is no such run."""
+        """Returns the run's record up to the newest final block. Raises EarnestError if there is no such run."""
         record = RunRecord(run)
         record.apply(self.scanner().poll(self.chain.final()))
         if not record.known:
@@ -58,7 +58,7 @@ class DeployedContracts:
 class Account:
     """An account opened in `folder`, with the journal's lease: one process per account and folder.
 
-    `owner` is the address that owns the seats; `signer` may be its operator. `clock` and `sleep` are the outbox's.
+    `owner` is the address that owns the seats; `signer` may be its operator. The outbox uses `clock` and `sleep`.
     `locate` maps a registered URI to the one to fetch from.
     """
 

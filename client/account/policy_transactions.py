@@ -1,7 +1,7 @@
 """Transactions that narrow an attestation policy, and that revoke keys which it no longer accepts.
 
-Only the policy's guardian narrows it, permanently; anyone may revoke a key (Protocol section 11). The registry holds a
-policy by its hash, so what is denied is denied in every run that chose the same one.
+Only the policy's guardian can narrow it, and only permanently; anyone may revoke a key (Protocol section 11). The
+registry stores a policy by its hash, so what is denied is denied in every run that chose the same one.
 """
 
 from __future__ import annotations

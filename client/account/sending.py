@@ -15,7 +15,7 @@ from earnest.client.node.settler import DueCall, Settler
 from earnest.client.run.record import RunRecord
 
 MOST_PASSES = 8
-"""Passes over the due calls: a settled round makes pay due, which makes penalties due; no more passes are needed."""
+"""Passes over the due calls. One call makes others due: settling a round makes its pay due, then its penalties."""
 
 UNKNOWN_GAS = 500_000
 TYPICAL_GAS: Mapping[str, int] = {
@@ -39,7 +39,7 @@ class UnfinishedError(EarnestError):
 
 @dataclass(frozen=True)
 class EstimatedCall:
-    """The largest possible cost of a planned call: gas with the outbox's reserve, and fee in wei per gas.
+    """Largest possible cost of a planned call: gas with the outbox's reserve, and fee in wei per gas.
 
     `simulated`: the chain ran the call. If it cannot yet, because an earlier call is missing, typical gas is used.
     """
@@ -58,7 +58,7 @@ class EstimatedCall:
 def estimate_calls(
     deployment: DeployedContracts, sender: str, steps: Sequence[PlannedCall]
 ) -> list[EstimatedCall]:
-    """Estimates each call at current fees. Raises Reverted when the chain refuses the first of them."""
+    """Estimates each call at current fees. Raises Reverted if the chain refuses the first of them."""
     policy, market = FeePolicy(), deployment.chain.fees()
     estimates: list[EstimatedCall] = []
     for position, step in enumerate(steps):
@@ -124,7 +124,7 @@ def due_calls(deployment: DeployedContracts, record: RunRecord) -> Iterator[DueC
 def settle_due(
     account: Account, run: int, progress: Callable[[DueCall], None] = lambda due_call: None
 ) -> Iterator[tuple[DueCall, Receipt | Reverted]]:
-    """Sends the due settlement calls until none is left. Yields receipts, and reverts, since others may be faster."""
+    """Sends the due settlement calls until none is left. Yields a receipt each, or the revert if others were faster."""
     deployment, tried = account.deployment, set[str]()
     for _ in range(MOST_PASSES):
         due = [

@@ -52,7 +52,7 @@ def mint_calls(contracts: Contracts, receiver: str, amount: int) -> list[Planned
 
 
 def deposit_calls(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
-    """Moves `amount` wei of the token into the account's idle balance. Raises EarnestError when it has less."""
+    """Moves `amount` wei of the token into the account's idle balance. Raises EarnestError if the account has less."""
     held = contracts.token.balance_of(account, at=at)
     if held < amount:
         raise EarnestError(
@@ -82,7 +82,7 @@ def checked_uri(uri: str) -> str:
 
 
 def topped_up(contracts: Contracts, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
-    """Returns the deposit that is missing for an idle balance of `amount` wei; no call when there is enough."""
+    """Returns the calls that raise the idle balance to `amount` wei; none if it has enough."""
     missing = amount - contracts.vault.idle(account, at=at)
     return deposit_calls(contracts, account, missing, at) if missing > 0 else []
 
@@ -115,7 +115,7 @@ def join_calls(
     take: int | None,
     at: BlockRef,
 ) -> list[PlannedCall]:
-    """Takes a seat: the missing part of the bond, then `join`. `take` is the seat to take over when none is free.
+    """Takes a seat: the missing part of the bond, then `join`. `take` is the seat to take over if none is free.
 
     Raises NotAdmittedError when the account is not on the run's admission list, NotDueError when the
     account has a seat already or is taking its bond out.
@@ -141,7 +141,7 @@ def join_calls(
 
 
 def _check_staying(contracts: Contracts, run: int, account: str, at: BlockRef) -> None:
-    """Raises NotDueError if an exit has started, before a deposit that could not become a bond."""
+    """Raises NotDueError if an exit has started: what is deposited now could not become a bond."""
     ready = contracts.vault.exit_time(contracts.settlement.address, run, account, at=at)
     if ready is not None:
         raise NotDueError(
@@ -204,7 +204,7 @@ def withdraw_calls(contracts: Contracts, account: str, amount: int | None, at: B
 def leave_calls(
     contracts: Contracts, run: int, role: Role, seat: int, account: str, at: BlockRef
 ) -> list[PlannedCall]:
-    """Starts the exit of the bond and gives the seat's stake up from the next round."""
+    """Starts the exit of the bond, and removes the seat's stake from the next round on."""
     manager, steps = contracts.settlement.address, []
     if contracts.vault.exit_time(manager, run, account, at=at) is None:
         steps.append(PlannedCall("exit", "start the bond's exit", contracts.vault.start_exit(manager, run)))
@@ -256,7 +256,7 @@ def uri_calls(contracts: Contracts, run: int, held: SeatId, uri: str) -> list[Pl
 
 
 def end_calls(contracts: Contracts, run: int) -> list[PlannedCall]:
-    """Ends a run with one full round's notice; sponsor only."""
+    """Ends a run after the current round and the next one; sponsor only."""
     return [PlannedCall("end", "end the run after the next round", contracts.runs.end(run))]
 
 
@@ -266,7 +266,7 @@ def refund_calls(contracts: Contracts, run: int) -> list[PlannedCall]:
 
 
 def refund_due(contracts: Contracts, run: int, account: str, at: BlockRef) -> bool:
-    """Returns whether `refund` would pay the sponsor now, by a call that is not sent."""
+    """Returns True if `refund` would pay the sponsor now; simulates the call."""
     if contracts.vault.escrow(contracts.settlement.address, run, at=at) == 0:
         return False
     call = contracts.settlement.refund(run)

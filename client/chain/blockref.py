@@ -1,4 +1,4 @@
-"""The block that a reading speaks of."""
+"""A reference to one block, at which values are read."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Seat:
-    """A seat as it counts in one round; `owner` is None when nobody holds it. `stake` in wei."""
+    """A seat in one round; `owner` is None if nobody holds it. `stake` in wei."""
 
     owner: str | None
     operator: str | None
@@ -207,7 +207,7 @@ class Vault(Contract):
         return self._read("bond_of", manager, run, account, at=at)
 
     def exit_time(self, manager: str, run: int, account: str, at: BlockRef) -> int | None:
-        """Returns when the bond can be taken back, unix seconds; None when no exit was started."""
+        """Returns the time from which the bond can be taken back, unix seconds; None if no exit was started."""
         return self._read("exit_time", manager, run, account, at=at) or None
 
     def live_bond(self, manager: str, run: int, account: str, at: BlockRef) -> int:
@@ -264,7 +264,7 @@ class Runs(Contract):
         proof: Sequence[bytes] = (),
         take: int = NO_SEAT,
     ) -> Call:
-        """`take`: the seat to take over when none is free."""
+        """`take`: the seat to take over if none is free."""
         return self._call("join", run, role, operator, uri, list(proof), take)
 
     def set_operator(self, run: int, role: Role, seat: int, operator: str) -> Call:
@@ -322,7 +322,7 @@ class Runs(Contract):
         return self._read("run_rounds", run, at=at)
 
     def seat_counts(self, run: int, at: BlockRef) -> tuple[int, int]:
-        """Returns how many trainer seats and validator seats were ever taken."""
+        """Returns the numbers of trainer seats and validator seats ever taken."""
         return self._read("seat_counts", run, at=at)
 
     def seat_at(self, run: int, role: Role, seat: int, round: int, at: BlockRef) -> Seat:
@@ -362,7 +362,7 @@ class Runs(Contract):
         return self._read("unrevealed", run, role, round, at=at)
 
     def enclave_key(self, run: int, trainer: str, at: BlockRef) -> EnclaveKey | None:
-        """Returns the trainer's newest enclave key, expired or not; None when it registered none."""
+        """Returns the trainer's newest enclave key, expired or not; None if it registered none."""
         word = self._read("enclave_key", run, trainer, at=at)
         return EnclaveKey(to_checksum_address(f"{word & (1 << 160) - 1:040x}"), word >> 160) if word else None
 

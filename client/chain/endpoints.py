@@ -201,7 +201,7 @@ class Chain:
     # Blocks
 
     def head(self) -> BlockRef:
-        """Returns the newest block that any endpoint knows. Raises BadAnswer when all of them lag."""
+        """Returns the newest block that any endpoint knows. Raises BadAnswer if all of them lag."""
         return self._newest().ref
 
     def final(self) -> BlockRef:
@@ -210,7 +210,7 @@ class Chain:
         return self.block(max(0, head.number - self.confirmations)) if self.confirmations else head
 
     def block(self, number: int) -> BlockRef:
-        """Returns the block of this number. Raises BadAnswer when no endpoint has it."""
+        """Returns the block of this number. Raises BadAnswer if no endpoint has it."""
 
         def read(endpoint: Endpoint) -> BlockRef:
             block = endpoint.block(number)
@@ -240,7 +240,7 @@ class Chain:
     def logs(self, addresses: Sequence[str], first: int, last: BlockRef | int) -> tuple[Log, ...]:
         """Returns every event of the addresses in blocks first to last, both included, in chain order.
 
-        With a BlockRef as `last` the endpoint must have that very block. Raises BadAnswer when it refuses the
+        If `last` is a BlockRef, the endpoint must have exactly that block. Raises BadAnswer if it refuses the
         range (request a smaller one) or returns logs that were not requested.
         """
         number = last if isinstance(last, int) else last.number
@@ -262,7 +262,7 @@ class Chain:
     # Transactions
 
     def nonce(self, address: str, at: BlockRef | str = "latest") -> int:
-        """Returns how many transactions the account has sent up to `at`; for a tag, the most of any endpoint."""
+        """Returns the number of transactions the account has sent up to `at`; for a tag, the most of any endpoint."""
         if isinstance(at, BlockRef):
             return self._pinned(at, "eth_getTransactionCount", (address, hex(at.number)), answers.quantity)
         counts = self._all(lambda e: e.ask("eth_getTransactionCount", (address, at), answers.quantity))
@@ -473,7 +473,7 @@ def _disagreement(what: str) -> BadAnswer:
 
 
 def _worst(failures: Sequence[ChainError]) -> ChainError:
-    """Returns one error for several endpoints: their common kind, or BadAnswer."""
+    """Returns one error for the failures of several endpoints: of their common class, or BadAnswer."""
     if len(failures) == 1 or isinstance(failures[0], ReorgDetected):
         return failures[0]
     kinds = {type(failure) for failure in failures}

@@ -1,9 +1,8 @@
 """The outbox: transactions that are saved before they are sent, and mined at most once.
 
-An intent keeps one nonce for life. Every version of it (a higher fee, or the empty transfer that cancels it)
-is signed, written to the journal with its hash, and only then sent, so that at most one version can ever be
-mined, and a node killed at any instruction knows what to ask the chain about. It stays open until its block is
-final.
+An intent keeps one nonce for life. Every version of it (a higher fee, or the empty transfer that cancels it) is signed,
+written to the journal with its hash, and only then sent. So at most one version can ever be mined, and a node that is
+killed at any moment knows which hashes to look for on the chain. It stays open until its block is final.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Intent:
-    """One transaction that the node wants mined once, at whatever fee.
+    """One transaction that must be mined once; its fee may be raised.
 
     `name` is unique and says why ("1/commit/4" = run 1, round 4). `hashes` are the transaction hashes of all
     versions signed so far, oldest first, on the same `nonce`; a version is written here before it is sent.
@@ -220,9 +219,9 @@ class Outbox:
         """Gets the call mined once, and waits for it.
 
         Returns None if it was not needed (any more), or is not mined after `wait_s`; then it stays open, and `resume`
-        or the same `send` continues. A call under a used name is sent again only if the earlier one reverted, was
-        cancelled or lost its nonce. Raises Reverted (before sending, where that can be known), OutOfFunds,
-        NonceDrift, or EndpointDown or BadAnswer if the chain cannot be asked all the while.
+        or the same `send` continues. A call under a name used before is sent again only if the earlier one reverted,
+        was cancelled or lost its nonce. Raises Reverted (before sending, where that can be known), OutOfFunds,
+        NonceDrift, or EndpointDown or BadAnswer if the chain stays unreachable.
         """
         intent = self._store.intent(name)
         if intent is not None and intent.status == Status.DONE:
@@ -348,7 +347,7 @@ class Outbox:
         return receipt
 
     def _reason(self, intent: Intent, receipt: Receipt) -> str:
-        """Returns why a mined transaction reverted, from the same call on the states before and after it."""
+        """Returns the revert reason of a mined transaction, from the same call on the states before and after it."""
         if receipt.gas_used >= intent.gas:
             return "out of gas"
         try:

@@ -1,4 +1,4 @@
-"""The event scanner: every event of some contracts, in chain order, each once, and none of an abandoned fork."""
+"""The event scanner: reads every event of some contracts once, in chain order, from the canonical chain only."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class _Page:
 class Scanner:
     """Reads the events of some contracts from block `first` on.
 
-    `widest` is the largest range of blocks in one request; the range is halved when an endpoint refuses it and doubled
-    when it does not.
+    `widest` is the largest range of blocks in one request. The range is halved after an endpoint refuses it and doubled
+    after one accepts it.
     """
 
     def __init__(self, chain: Chain, contracts: Sequence[Contract], first: int, widest: int = 10_000) -> None:
@@ -57,7 +57,7 @@ class Scanner:
     def poll(self, to: BlockRef) -> list[Event]:
         """Returns the events up to block `to` that this object has not returned yet, in chain order.
 
-        Raises ReorgDetected when blocks that were read before have been replaced: forget the events of blocks after its
+        Raises ReorgDetected if blocks that were read before have been replaced: forget the events of blocks after its
         `number`; the next poll reads on from there. Nothing is lost when a poll raises.
         """
         if self._read_to is not None and to.number == self._read_to.last and to.hash != self._read_to.hash:

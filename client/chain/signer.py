@@ -73,7 +73,7 @@ def new_keystore(
 def import_key(path: Path, password: str, key: bytes, scrypt_n: int = STRONG_SCRYPT_N) -> Signer:
     """Writes a key (32 bytes) to a new keystore file of mode 0600, reads it back, and returns its signer.
 
-    Raises KeystoreError when the file exists: a key is never overwritten.
+    Raises KeystoreError if the file exists: a key is never overwritten.
     """
     keystore = create_keyfile_json(key, password.encode(), kdf="scrypt", iterations=scrypt_n)
     path.parent.mkdir(parents=True, exist_ok=True)

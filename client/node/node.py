@@ -46,7 +46,7 @@ FIXES = {
 
 @dataclass(frozen=True)
 class NodeParts:
-    """The parts of a node, all injected: no part opens a clock or a network itself. `owner` owns the seat."""
+    """The parts of a node, all passed in: none of them opens a clock or a network itself. `owner` owns the seat."""
 
     chain: Chain
     contracts: Contracts
@@ -221,7 +221,7 @@ class Node(ABC):
 def run_forever(node: Node, clock: Callable[[], float], stop: threading.Event, poll_s: float) -> None:
     """Steps the node until the run is over or `stop` is set.
 
-    Failing endpoints, a full disk and an account without coins are waited out, since a stopped node cannot reveal.
+    Waits while endpoints fail, the disk is full or the account has no coins, since a stopped node cannot reveal.
     Raises WrongChain, JournalLocked and JournalCorrupt, which waiting does not fix.
     """
     try:

@@ -22,10 +22,10 @@ from earnest.protocol.schedule import Schedule
 from earnest.protocol.verdicts import Verdict
 
 LATE_S = 86_400
-"""Seconds for which a call without a deadline (settling a penalty) is tried at a time."""
+"""Time limit of one attempt at a call that has no deadline (settling a penalty), in seconds."""
 
 LOCK_PAGE = 8
-"""Seats locked in one transaction: each costs up to 1.1 M gas at 256 x 16, and a transaction has at most 2^24."""
+"""Seats locked in one transaction: each costs up to 1.1 M gas with 256 trainers and 16 validators, of at most 2^24."""
 
 TURN_S = 20
 """Seconds between two validators' turns to settle, and so to pay the gas; the first turn rotates with the rounds."""
@@ -182,7 +182,7 @@ class Settler:
     def _open_pages(self, round: int, settled: int) -> list[tuple[int, int]]:
         """Returns (first seat, count) of the pages to settle: all at once or, once some are settled, page by page.
 
-        `settled` is the contract's bitmap of pages. Seats above the last that revealed are owed nothing.
+        `settled` is the contract's bitmap of pages. Seats above the last one that revealed get no pay and need no page.
         """
         record = self._record
         seats = record.trainer_count() if round < record.planned_rounds else 0

@@ -120,7 +120,7 @@ def publish(store: ObjectStore, bundle: Bundle, initial: bytes) -> bytes:
 def load(uri: str, params: RunParams, store: ObjectStore) -> RunFiles:
     """Fetches the run's files, checks them against the run's parameters, stores copies in `store`.
 
-    Raises BundleError when they are not the run's, StorageError when they are not available.
+    Raises BundleError if they are not the run's, StorageError if they are not available.
     """
     bundle = load_bundle(uri, params, store)
     task = load_task(bundle.recipe.task, bundle.recipe.task_options)

@@ -42,7 +42,7 @@ UPDATES_KEPT = 9
 """Rounds whose decoded updates stay in memory: the current one, and the 8 that it is compared with."""
 
 SLOWEST_FETCH_S = 10.0
-"""Seconds for one source to deliver a payload, so that a slow server cannot cost a validator its window."""
+"""Seconds for one source to deliver a payload, so that a slow server cannot make a validator late."""
 
 FETCHERS = 32
 """Payloads that are fetched concurrently."""
@@ -53,7 +53,7 @@ Obtain = Callable[[int, int], bytes]
 
 
 class Follower:
-    """Follows one run. `advance` to a block first; every answer is then about that block.
+    """Follows one run. Call `advance` with a block first; all other methods then answer for that block.
 
     `store` is the node's public object store, from which payloads and states are served to others. `locate` maps a
     registered URI to the one to fetch from. `policy` is the attestation policy of a run that has one.
@@ -132,7 +132,7 @@ class Follower:
     def payload(self, round: int, seat: int) -> bytes:
         """Returns the verified payload that the seat revealed, from this node's store or any mirror, and stores it.
 
-        Raises Unavailable when no source has it, StorageError or OSError when the store cannot be read.
+        Raises Unavailable if no source has it, StorageError or OSError if the store cannot be read.
         """
         root, limit = self.record.round(round).manifests[seat].update, self.recipe.max_payload_bytes
         return self._fetched(root, self.sources(round, seat), limit)
@@ -140,7 +140,7 @@ class Follower:
     def evidence(self, round: int, seat: int) -> bytes:
         """Returns the evidence file of the enclave key that signed the seat's manifest, verified against its root.
 
-        Raises KeyError where the reveal was not attested, Unavailable, StorageError or OSError as `payload` does.
+        Raises KeyError if the reveal was not attested; Unavailable, StorageError or OSError as `payload` does.
         """
         root = self.record.round(round).attested[seat].evidence_root
         return self._fetched(root, self.sources(round, seat), MAX_EVIDENCE_BYTES)
@@ -254,13 +254,13 @@ class Follower:
     # States
 
     def closed(self, round: int) -> bool:
-        """Returns whether the round's report-reveal window is over, so that its outcome is decided."""
+        """Returns True if the round's report-reveal window is over, so that its outcome is decided."""
         return self.at is not None and self.at.time >= self.schedule.report_reveal(round).end
 
     def state_after(self, round: int) -> RootedState | None:
         """Returns the state after `round` (-1: the initial state); None while it cannot be computed yet.
 
-        Raises Unavailable when no source has an accepted payload.
+        Raises Unavailable if no source has an accepted payload.
         """
         if round in self._states:
             return self._states[round]
@@ -363,7 +363,7 @@ class Follower:
             ) from error
 
     def _agreed_root(self, round: int) -> bytes | None:
-        """Returns the root of the state after `round` by the next round that is not void (void rounds change none)."""
+        """Returns the root of the state after `round`, as reported in the next round that is not void."""
         for later in range(round + 1, self.record.planned_rounds + 1):
             if not self.closed(later):
                 return None

@@ -21,7 +21,7 @@ MAX_FILE_BYTES = 1 << 24
 
 FILES_ASKED = 2
 FETCH_S = 3.0
-"""Files, and seconds for each, that may be spent on finding a reason: the next round must not wait."""
+"""Most measurements files to read for a reason, and seconds for each, so that the next round does not wait."""
 
 MAX_REASON_CHARS = 300
 
@@ -78,7 +78,7 @@ def outcome(record: RunRecord, round: int, seat: int) -> Outcome:
 
 
 def reason(follower: Follower, round: int, seat: int, verdict: Verdict) -> str | None:
-    """Why, in the words of a validator that gave this verdict; None where its measurements file is not available."""
+    """Returns the reason that a validator with this verdict gave; None if its measurements file is not available."""
     for root, source in list(_files(follower, round, seat, verdict))[:FILES_ASKED]:
         try:
             text = _read(fetch(root, [source], MAX_FILE_BYTES, timeout_s=FETCH_S), seat)

@@ -39,7 +39,7 @@ def round_phases(schedule: Schedule, rounds: int, round: int) -> list[Phase]:
 
 
 def open_phases(schedule: Schedule, rounds: int, now: int) -> list[Phase]:
-    """Returns every window open at `now`, of the oldest round first."""
+    """Returns every window that is open at `now`, the oldest round's first."""
     newest = min(schedule.round_at(now), rounds)
     longest = schedule.contest(0).end - schedule.opens(0)
     oldest = max(0, newest - longest // schedule.period - 1)

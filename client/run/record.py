@@ -169,7 +169,7 @@ class RunRecord:
                 _NARROWINGS[event.name](self, event.args)
 
     def _may_narrow(self, policy: bytes) -> bool:
-        """Returns whether the policy is, or may be, the run's. A policy may be narrowed before the run is created."""
+        """Returns True if the policy is, or may be, the run's. A policy may be narrowed before the run is created."""
         return self._params is None or policy == self._params.attestation_policy
 
     def rewind(self, block: int) -> None:
@@ -317,7 +317,7 @@ class RunRecord:
         return sorted(i for i, s in seats.items() if s.owner.at(round) and (s.stake.at(round) or 0) > 0)
 
     def may_commit(self, seat: int, round: int) -> bool:
-        """Returns whether the trainer seat is active in `round` and its owner is not barred by a penalty."""
+        """Returns True if the trainer seat is active in `round` and its owner is not barred by a penalty."""
         owner = self.owner(Role.TRAINER, seat, round) or ""
         return seat in self.active_trainers(round) and self.barred.get(owner, 0) <= round
 

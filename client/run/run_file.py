@@ -84,7 +84,7 @@ _Penalties: Any = msgspec.defstruct(
 
 
 class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The file's tables, parsed but not validated. Amounts are in tokens, times in seconds."""
+    """The tables of a run file, parsed but not validated. Amounts are in tokens, times in seconds."""
 
     rounds: int
     start_in_s: int
@@ -256,7 +256,7 @@ def check_params(params: RunParams, now: int, block_time_s: float, finality_s: f
 
 
 def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None) -> list[str]:
-    """Returns what a sponsor should know before paying, as sentences."""
+    """Returns warnings for the sponsor to read before paying, a sentence each."""
     sentences = [
         f"The trainer pool is a ceiling: honest trainers are paid about {PAID_SHARE:.0%} of it, the rest comes back."
     ]

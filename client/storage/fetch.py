@@ -1,4 +1,4 @@
-"""Fetching an object from strangers: bounded in bytes and time, verified, from whichever source delivers it.
+"""Fetches an object from strangers: limited in bytes and time, verified, from the first source that delivers it.
 
 A source is the base URL that a seat registered, so its bytes are hostile until they hash to the root. Its server may
 send without end, drip, lie about lengths, or redirect. That is why this reads HTTP with aiohttp: obstore follows
@@ -79,7 +79,7 @@ class _Download:
         self._limit = max_bytes
 
     def expect(self, total: int) -> None:
-        """Refuses a source that announces more than the limit."""
+        """Raises _Refused for a source that announces more bytes than the limit."""
         if total > self._limit:
             raise _Refused(f"announces {total} bytes, more than the {self._limit} allowed")
 
@@ -144,7 +144,7 @@ def _check_response(response: aiohttp.ClientResponse, download: _Download) -> No
 
 
 def _check_base(base: str) -> None:
-    """Refuses anything but host and path, which could turn `<base>/<name>` into another request."""
+    """Raises _Refused for a base with more than host and path: it could turn `<base>/<name>` into another request."""
     try:
         parts = urlsplit(base)
         parts.port  # noqa: B018 - raises on a bad port

@@ -39,8 +39,9 @@ MIGRATIONS: tuple[Migration, ...] = (
 class Journal:
     """The journal at `path`, created if missing, leased until `close` or the end of the process.
 
-    `owner` is the seat owner's address, `deployment` a text that names the chain and its contracts; both are written
-    once and must match at every later start. Safe to use from several threads. Implements the outbox's `IntentStore`.
+    `owner` is the address of the seat's owner, `deployment` a text that names the chain and its contracts; both are
+    written once and must match at every later start. Safe to use from several threads. Implements the outbox's
+    `IntentStore`.
 
     Raises JournalLocked (another node uses it), JournalCorrupt (damaged, or written by another program),
     JournalForeign (another owner or deployment, or a newer version), StorageError (disk full, no permission).

@@ -67,7 +67,7 @@ class ObjectStore:
         return root
 
     def has(self, root: bytes) -> bool:
-        """Returns whether an object of that name exists; only `get` verifies its content."""
+        """Returns True if an object of that name exists; only `get` verifies its content."""
         try:
             obstore.head(self._backend, object_name(root))
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A trainer node's attestations: keeping a key registered, signing before each commit, recording failures.
+"""A trainer node's attestations: keeps a key registered, signs before each commit, records failures.
 
 After any failure here the node reveals without a signature, which costs the round's pay where the run requires
 attestation. An update that is not revealed would cost bond.
@@ -104,7 +104,7 @@ class AttestedRounds:
             log.info("enclave key registered", block=receipt.block_number, gas=receipt.gas_used)
 
     def _signed(self, round: int, manifest_hash: bytes, start: int) -> bytes | None:
-        """Returns what is saved of a signature: manifest hash, signature, address of the key on the chain."""
+        """Returns the saved fields of a signature: manifest hash, signature, address of the key on the chain."""
         at = self._newest()
         live, signature = self._keeper.live(at), self._keeper.sign(round, manifest_hash, start, at)
         return manifest_hash + signature + live.address.encode() if live and signature else None

@@ -18,23 +18,23 @@ REGISTRATION_S = 200
 
 
 def must_finish(commit: Window, time: int) -> bool:
-    """Returns whether training must end at `time` so that its commitment is not late."""
+    """Returns True if training must end at `time` so that its commitment is not late."""
     return time >= commit.end - max(MIN_LATE_S, (commit.end - commit.start) * LATE_SHARE)
 
 
 def commit_is_near(commit: Window, time: int) -> bool:
-    """Returns whether the commit window is past its middle, so that nothing slow may start before the commitment."""
+    """Returns True if the commit window is past its middle: nothing slow may start before the commitment then."""
     return commit.contains(time) and 2 * time >= commit.start + commit.end
 
 
 def reveal_is_near(reveal: Window, time: int) -> bool:
-    """Returns whether registering a key now would last past the middle of the reveal window."""
+    """Returns True if registering a key now would last past the middle of the reveal window."""
     starts_late = time >= reveal.start or 2 * (time + REGISTRATION_S) >= reveal.start + reveal.end
     return starts_late and time < reveal.end
 
 
 def absence(committed: bool) -> str:
-    """Returns why a trained round has no revealed update, as text."""
+    """Returns the reason that a trained round has no revealed update, as text."""
     if committed:
         return "the update was committed but not revealed in its window: no pay, and a charge if most others revealed"
     return "the commitment was not mined in its window: no pay, no charge"

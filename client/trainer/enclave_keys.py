@@ -108,7 +108,7 @@ class EnclaveKeys:
         return self._runs.enclave_key(self.scope.run, self.scope.trainer, at)
 
     def due(self, at: BlockRef) -> bool:
-        """Returns whether to register a key now: the live key is not on this machine, or expires soon.
+        """Returns True if a key must be registered now: the live key is not on this machine, or expires soon.
 
         False within RETRY_S after the last attempt.
         """
@@ -180,7 +180,7 @@ class EnclaveKeys:
         return key
 
     def _spent(self, address: str, at: BlockRef) -> bool:
-        """Returns whether the key was registered before; each key can be registered once."""
+        """Returns True if the key was registered before; each key can be registered once."""
         live, intent = self.live(at), self._journal.intent(self._intent(address))
         return (live is not None and live.address == address) or (
             intent is not None and intent.status == Status.DONE

@@ -246,7 +246,7 @@ class TrainerNode(Node):
         return Assignment(round, seat, base.root, samples.assigned[seat])
 
     def _is_denied(self, round: int) -> bool:
-        """Returns whether the run requires an enclave key and ours is denied, so that the round would not be paid."""
+        """Returns True if the run requires an enclave key and ours is denied, so that the round would not be paid."""
         key = self.record.newest_key(self.parts.owner)
         if key is None or self.record.params.level != Level.ATTESTED:
             return False
@@ -356,7 +356,7 @@ class TrainerNode(Node):
             return None
 
     def _counted(self, round: int) -> bool:
-        """Returns whether the own update of a decided round has weight, and so changed the state."""
+        """Returns True if the own update of a decided round has weight, and so changed the state."""
         seat, weights = self.seat_in(round), self.record.settled(round).consensus
         return seat is not None and seat < len(weights) and weights[seat] > 0
 
@@ -447,14 +447,14 @@ class TrainerNode(Node):
     # Attestation
 
     def _has_time(self, head: BlockRef) -> bool:
-        """Returns whether a key may be registered now, which can take minutes, without delaying anything due."""
+        """Returns True if a key can be registered now, which can take minutes, without delaying anything due."""
         now, last = max(0, self.follower.schedule.round_at(head.time)), self.record.planned_rounds
         if now >= last or (self.seat_in(now) is None and self.seat_in(now + 1) is None):
             return False
         return not any(self._is_pressed(round, head.time) for round in range(max(0, now - 1), now + 1))
 
     def _is_pressed(self, round: int, time: int) -> bool:
-        """Returns whether registering a key at `time` could delay the round's commitment or reveal."""
+        """Returns True if registering a key at `time` could delay the round's commitment or reveal."""
         schedule, seat, recorded = self.follower.schedule, self.seat_in(round), self.record.round(round)
         if seat in recorded.commits or self.parts.journal.salts.find(self.run, round, self.role) is not None:
             return reveal_is_near(schedule.reveal(round), time) and seat not in recorded.manifests

@@ -43,7 +43,7 @@ class TrainerStates:
     def start(self, round: int) -> TrainerState:
         """Returns the state to start `round` with: that of the last trained round, corrected for uncounted updates.
 
-        Where the state is lost, training starts with a fresh inner optimizer and no error feedback.
+        If the state is lost, training starts with a new inner optimizer and no error feedback.
         """
         worked = self._worked(round)
         state = (self._read(worked[0], "end") if worked else None) or TrainerState()

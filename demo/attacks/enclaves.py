@@ -65,7 +65,7 @@ def make_enclave(
     random: Callable[[int], bytes],
     forge: Forge | None,
 ) -> tuple[AttestedRounds, Forge | None]:
-    """Returns what attests for a trainer on the SIMULATED platform number `machine`, and what forges its payloads.
+    """Returns a trainer's attester on the SIMULATED platform number `machine`, and the forger of its payloads, if any.
 
     `forge` makes the payload that a cheat submits instead of the computed one.
     """

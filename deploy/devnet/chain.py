@@ -144,7 +144,7 @@ class Devnet:
                 self._mine_block()
 
     def increase_time(self, seconds: int) -> int:
-        """Advances the clock without mining. Returns the seconds that it is now ahead of the clock that drives it.
+        """Advances the clock without mining. Returns the seconds by which it is ahead of its clock.
 
         Raises ValueError as `travel` does.
         """

@@ -50,20 +50,20 @@ class Mempool:
             self._by_sender.pop(transaction.sender, None)
 
     def next_nonce(self, sender: Address, next_nonce: int) -> int:
-        """Returns the first nonce that is neither used on the chain nor waiting without a gap ("pending")."""
+        """Returns the account's next nonce, waiting transactions included up to the first gap ("pending")."""
         queue = self._by_sender.get(sender, {})
         while next_nonce in queue:
             next_nonce += 1
         return next_nonce
 
     def best(self, nonces: dict[Address, int], base_fee: int) -> SignedTransactionAPI | None:
-        """Returns the runnable transaction with the highest tip, given each sender's next nonce; None without one."""
+        """Returns the transaction with the highest tip among those that can run now; None if there is none."""
         ready = [queue[nonces[s]] for s, queue in self._by_sender.items() if nonces.get(s) in queue]
         payable = [transaction for transaction in ready if transaction.max_fee_per_gas >= base_fee]
         return max(payable, key=lambda t: _effective_tip(t, base_fee), default=None)
 
     def find(self, transaction_hash: bytes) -> SignedTransactionAPI | None:
-        """Returns the waiting transaction with this hash, None without one."""
+        """Returns the waiting transaction with this hash; None if there is none."""
         return next((t for t in self if t.hash == transaction_hash), None)
 
     @property

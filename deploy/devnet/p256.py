@@ -19,7 +19,7 @@ FIELD = 0xFFFFFFFF00000001000000000000000000000000FFFFFFFFFFFFFFFFFFFFFFFF
 
 
 def p256_verify(computation: ComputationAPI) -> ComputationAPI:
-    """The precompile as py-evm calls it."""
+    """Runs the precompile, as py-evm calls it."""
     computation.consume_gas(GAS, reason="P256VERIFY Precompile")
     if verifies(bytes(computation.msg.data_as_bytes)):
         computation.output = (1).to_bytes(32)

@@ -390,7 +390,7 @@ def _eth_call(devnet: Devnet, transaction: Json, block: Json = "latest") -> Json
 
 
 def _estimate_gas(devnet: Devnet, transaction: Json, block: Json = "latest") -> Json:
-    """Estimates gas: runs with plenty, adds the reserve of inner calls (EIP-150), then searches."""
+    """Estimates gas: runs with ample gas, adds the reserve of inner calls (EIP-150), then searches for the least."""
     call, mined = _call(transaction), _require_block(devnet, block)
     spent = call.gas - _run(devnet, call, mined).get_gas_remaining()
     low, high = spent - 1, call.gas

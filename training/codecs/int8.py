@@ -111,7 +111,7 @@ def _square_sums(rows: Tensor) -> np.ndarray:
 
 
 def _code_groups(codes: np.ndarray, chunk: int) -> Iterator[tuple[int, Tensor]]:
-    """Yields what `chunk_blocks` does, as copies: arrays that view a payload are read-only, unlike tensors."""
+    """Yields as `chunk_blocks` does, but copies: arrays that view a payload are read-only, unlike tensors."""
     whole = len(codes) // chunk
     size = max(1, BLOCK // chunk) * chunk
     for start in range(0, whole * chunk, size):

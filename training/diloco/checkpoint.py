@@ -52,7 +52,7 @@ class Checkpoints:
         self._last = clock()
 
     def due(self, step: int) -> bool:
-        """Returns whether to save after `step` steps."""
+        """Returns True if a checkpoint is due after `step` steps."""
         by_steps = self._every_steps > 0 and step % self._every_steps == 0
         return by_steps or self._clock() - self._last >= self._every_s
 
@@ -73,7 +73,7 @@ class Checkpoints:
         self._last = self._clock()
 
     def load(self, key: bytes) -> Progress | None:
-        """Returns what was saved under `key`; None if there is nothing, it is damaged, or it has another key."""
+        """Returns the content saved under `key`; None if there is none, it is damaged, or it has another key."""
         try:
             content = self.path.read_bytes()
         except OSError:

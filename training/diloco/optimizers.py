@@ -121,7 +121,7 @@ def saved_state(optimizer: optim.Optimizer, model: nn.Module) -> dict[str, Tenso
 
 
 def restore_state(optimizer: optim.Optimizer, model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Restores what `saved_state` returned. Raises KeyError for a parameter that the model does not have."""
+    """Restores the result of `saved_state`. Raises KeyError for a parameter that the model does not have."""
     parameters = dict(model.named_parameters())
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for key, value in saved.items():

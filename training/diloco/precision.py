@@ -86,7 +86,7 @@ class Precision:
         return {f"scaler/{name}": torch.tensor(float(values[name])) for name in names}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Restores what `saved` returned; tensors that are missing are ignored."""
+        """Restores the result of `saved`; ignores tensors that are missing."""
         if self._scaler.is_enabled() and "scaler/scale" in saved:
             tracker = int(saved["scaler/_growth_tracker"])
             values = {"scale": float(saved["scaler/scale"]), "_growth_tracker": tracker}

@@ -47,7 +47,7 @@ def file_bytes(entries: Sequence[Entry]) -> int:
 
 
 def header(entries: Sequence[Entry]) -> bytes:
-    """Returns length prefix and JSON header of the canonical file. Raises ValueError above HEADER_LIMIT."""
+    """Returns length prefix and JSON header of the canonical file. Raises ValueError if they exceed HEADER_LIMIT."""
     fields, start = {}, 0
     for name, dtype, shape in _ordered(entries):
         end = start + Entry(name, dtype, shape).nbytes
@@ -67,9 +67,9 @@ def write(tensors: Mapping[Entry, np.ndarray]) -> bytes:
 
 
 def write_parts(entries: Sequence[Entry], parts: Iterable[np.ndarray]) -> bytes:
-    """Returns the canonical file of `entries`. `parts`: the tensors' numbers in the file's order, cut anywhere.
+    """Returns the canonical file of `entries`. `parts`: all numbers in the file's order, in pieces of any size.
 
-    For large tensors: only one part has to be in memory at a time.
+    Only one piece has to be in memory at a time.
     """
     file = BytesIO()
     file.write(header(entries))
@@ -80,9 +80,9 @@ def write_parts(entries: Sequence[Entry], parts: Iterable[np.ndarray]) -> bytes:
 
 
 def read(data: bytes, entries: Sequence[Entry]) -> dict[str, np.ndarray]:
-    """Returns the tensors as read-only views, if `data` is the canonical file of exactly `entries`.
+    """Returns the tensors of `data` as read-only views; it must be the canonical file of exactly `entries`.
 
-    Raises PayloadError before anything is allocated. Numbers are not checked: NaN passes.
+    Raises PayloadError, before allocating memory, for any other file. Does not check the numbers: NaN passes.
     """
     expected = header(entries)
     if not data.startswith(expected):
@@ -121,7 +121,7 @@ def entries_of(data: bytes, names: Container[str] | None = None) -> list[Entry]:
 
 
 def _is_shape(shape: tuple) -> bool:
-    """Returns whether a shape is a list of few, bounded integers, so that its product is bounded."""
+    """Returns True if a shape is a list of few, bounded integers, so that its product is bounded."""
     return len(shape) <= MAX_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
 
 
@@ -152,7 +152,7 @@ def _fields(data: bytes) -> dict:
 
 
 def _refusal(data: bytes, entries: Sequence[Entry]) -> str:
-    """Returns why `data` does not begin with the header of `entries`."""
+    """Returns the first difference between the beginning of `data` and the header of `entries`, as text."""
     try:
         fields = _fields(data)
     except PayloadError as error:

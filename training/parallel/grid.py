@@ -100,7 +100,7 @@ def broadcast_bytes(data: bytes | None) -> bytes:
 
 
 def all_agree(condition: bool) -> bool:
-    """Returns whether `condition` is true on every worker. Collective."""
+    """Returns True if `condition` is true on every worker. Collective."""
     answer = torch.tensor([int(condition)])
     dist.all_reduce(answer, dist.ReduceOp.MIN)
     return bool(answer.item())
@@ -117,7 +117,7 @@ def send_tensors(tensors: Mapping[str, Tensor], to: int) -> None:
 
 
 def receive_tensors(source: int) -> Iterator[tuple[str, Tensor]]:
-    """Yields what `send_tensors` sent, one tensor at a time."""
+    """Yields the tensors that `send_tensors` sent, one at a time."""
     length = torch.empty(1, dtype=torch.int64)
     dist.recv(length, source)
     head = torch.empty(int(length), dtype=torch.uint8)

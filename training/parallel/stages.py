@@ -39,7 +39,7 @@ class Boundary:
     dtype: torch.dtype
 
     def example(self, samples: int) -> Tensor:
-        """A tensor without data, for a microbatch of `samples`."""
+        """Returns a tensor without data, for a microbatch of `samples`."""
         grad = self.dtype.is_floating_point
         return torch.empty((samples, *self.shape), dtype=self.dtype, device="meta", requires_grad=grad)
 
@@ -60,7 +60,7 @@ class PipelineSplit:
         return [name for name, stages in self.holders.items() if stage in stages]
 
     def owned(self, stage: int) -> list[str]:
-        """Returns those that belong to the stage."""
+        """Returns the names of the parameters that belong to the stage."""
         return [name for name, stages in self.holders.items() if stages[0] == stage]
 
     def tied(self) -> list[str]:

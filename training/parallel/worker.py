@@ -171,7 +171,7 @@ class Worker:
         return losses, tokens
 
     def _hurried(self, step: int) -> bool:
-        """Reports a step to the node; returns whether the node has asked to end the round."""
+        """Reports a step to the node; returns True if the node has asked to end the round."""
         if self._node is None:
             return False
         send_frame(self._node, {"progress": step})
@@ -180,7 +180,7 @@ class Worker:
 
 
 def _together(make: Callable[[], Made]) -> Made:
-    """Returns what `make` returns; raises an error on all processes if it fails on any. Collective."""
+    """Returns the result of `make`; raises an error on all processes if it fails on any. Collective."""
     made: Made | None = None
     failure: EarnestError | None = None
     try:

@@ -34,11 +34,11 @@ class Samples(Protocol):
 def task_of(
     build: Callable[[], nn.Module], train: Samples, loss: Loss, *, report: Samples, warmup: int = 0
 ) -> type[Task]:
-    """Returns a Task class made of a module and two datasets; assign it in a module that a recipe can name.
+    """Returns a Task class made of a torch module and two datasets. Assign it to a name in a module of yours.
 
-    `build` makes the model with ordinary torch code: it is called with torch's generator seeded, which is restored
-    afterwards. The last `warmup` samples of `train` are reserved for the warm-up. `earnest task check` checks the
-    class, and so the model, datasets and loss.
+    A recipe then names it `module:Name`. `build` makes the model; torch's random generator is seeded before and
+    restored after the call. The last `warmup` samples of `train` are reserved for the warm-up. Run `earnest task check`
+    on the class: it checks model, datasets and loss.
     """
     if not 0 <= warmup < len(train):
         raise ValueError(f"warmup must be in [0, {len(train)})")
@@ -84,7 +84,7 @@ class PrivateBatches:
         self.root, self._make = root, make
 
     def batches(self, round: int, steps: int, batch: int) -> Iterator[Batch]:
-        """Yields at most `steps` batches; their size is the iterator's, `batch` is ignored."""
+        """Yields at most `steps` batches of the size that the iterator gives; ignores `batch`."""
         return (Batch(inputs, targets) for inputs, targets in islice(self._make(round), steps))
 
 

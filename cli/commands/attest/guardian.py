@@ -258,7 +258,7 @@ def objections(record: RunRecord, key: KeyRegistration) -> list[dict[str, Any]]:
 
 
 def objection_line(key: dict[str, Any]) -> str | None:
-    """Returns why a key of `attest show` no longer counts, as text; None if it does."""
+    """Returns the reason that a key of `attest show` no longer counts, as text; None if it counts."""
     reasons = [
         f"its {_named(denial['what'], denial['entry'], key['key'])} is denied from round {denial['from_round']}"
         for denial in key["denied"]
@@ -327,7 +327,7 @@ def _effective(record: RunRecord, time: int) -> dict[str, int]:
 
 
 def _from(record: RunRecord, time: int) -> str:
-    """Returns the same as text, for the start of a sentence."""
+    """Returns round and time from which a narrowing counts, as text for the start of a sentence."""
     effect = _effective(record, time)
     over = ", when the run is over," if effect["from_round"] >= record.planned_rounds else ""
     return f"From round {effect['from_round']} of run {record.run} ({when(effect['from_time'])}){over}"

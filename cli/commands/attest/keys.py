@@ -208,7 +208,7 @@ def _register(
 
 
 def _is_denied(session: Session, run: int, trainer: str) -> bool:
-    """Returns whether the trainer's newest key depends on an entry that the policy's guardian denied."""
+    """Returns True if the trainer's newest key depends on an entry that the policy's guardian denied."""
     record = session.deployment.read_run(run)
     key = record.newest_key(trainer)
     return key is not None and not key.depends_on.isdisjoint(record.denied)
