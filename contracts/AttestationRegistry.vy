@@ -41,7 +41,7 @@ SETTLEMENT: public(immutable(address))
 VAULT: public(immutable(address))
 CREDULOUS: immutable(bool)                 # what answered at 0x100 when this was deployed took a bad signature
 
-# run -> trainer -> what its newest key rests on (first 26 bytes of a hash), block of the last challenge used (48 bits)
+# run -> trainer -> hash of what its newest key depends on (26 bytes), block of the last challenge used (48 bits)
 records: HashMap[uint256, HashMap[address, uint256]]
 denied: public(HashMap[bytes32, HashMap[bytes32, bool]])         # policy -> entry
 narrowed: HashMap[bytes32, uint256]        # policy -> filter of the denied (bit: entry modulo 224), raised floor (32 bits)
@@ -75,7 +75,7 @@ def register(
     @notice Makes an enclave's key the trainer's in a run, in place of any before, for the policy's `ttl_s` seconds. The
             quote's report data must begin with the binding of this key, trainer, run and challenge.
     @dev Caller: a seated trainer, or the newest operator of its seat. Without seat and bond anyone who shares a machine
-         could fill its places. A challenge serves once: blocks only rise.
+         could fill its places. A challenge can be used once: the block of the next must be higher.
     """
     run: uint256 = registration.run
     trainer: address = registration.trainer
@@ -139,8 +139,9 @@ def revoke(
     pck: bytes32,
 ):
     """
-    @notice Ends a trainer's key from the second next round on when what it rests on was denied, or when the trainer's
-            bond grew beyond what was counted for the platform (registering again counts it anew). Anyone may call.
+    @notice Ends a trainer's key from the second next round on, if something that it depends on was denied, or if the
+            trainer's bond grew beyond what was counted for the platform (registering again counts it anew). Anyone may
+            call.
     @param workload With `platform` and `pck`: as `KeyRegistered` logged them for the trainer's newest key.
     """
     hash: bytes32 = keccak256(abi_encode(policy))
@@ -168,8 +169,8 @@ def revoke(
 @external
 def deny(policy: IAttestationRegistry.Policy, entry: bytes32):
     """
-    @notice Refuses new keys that rest on `entry`: a workload, a platform, a PCK key's hash, a root id, or
-            keccak256(abi.encode(key)) of an enclave's key. Live ones end by `revoke`. Guardian only, for good.
+    @notice Refuses new keys that depend on `entry`: a workload, a platform, a PCK key's hash, a root id, or
+            keccak256(abi.encode(key)) of an enclave's key. `revoke` ends live ones. Guardian only; cannot be undone.
     """
     hash: bytes32 = self._guarded(policy)
     assert entry != empty(bytes32), "attestation: nothing to deny"
@@ -182,7 +183,7 @@ def deny(policy: IAttestationRegistry.Policy, entry: bytes32):
 @external
 def raise_floor(policy: IAttestationRegistry.Policy, number: uint256):
     """
-    @notice Raises the lowest TCB evaluation number that validators take, from the second next round on. Guardian only.
+    @notice Raises the lowest TCB evaluation number that validators accept, from the second next round on. Guardian only.
     """
     hash: bytes32 = self._guarded(policy)
     word: uint256 = self.narrowed[hash]
@@ -199,7 +200,7 @@ def raise_floor(policy: IAttestationRegistry.Policy, number: uint256):
 @view
 def challenge(run: uint256, trainer: address) -> (uint256, bytes32):
     """
-    @return The last block, and the challenge of that block for the trainer's enclave. Good for 256 blocks.
+    @return The last block, and the challenge of that block for the trainer's enclave. Valid for 256 blocks.
     """
     return block.number - 1, self._challenge(run, trainer, block.number - 1)
 
@@ -228,7 +229,7 @@ def policy_hash(policy: IAttestationRegistry.Policy) -> bytes32:
 @view
 def raised_floor(policy: bytes32) -> uint256:
     """
-    @return The floor that the guardian raised; 0 where it is still the policy's own.
+    @return The floor that the guardian raised; 0 if it is still the policy's own.
     """
     return self.narrowed[policy] >> FLOOR
 
@@ -238,7 +239,7 @@ def raised_floor(policy: bytes32) -> uint256:
 def record_of(run: uint256, trainer: address) -> (bytes32, uint256):
     """
     @return First 26 bytes of keccak256(abi.encode(policy, workload, platform, pck)) of the newest key, the rest zero;
-            and the block of its challenge. Zeros where none was registered.
+            and the block of its challenge. Zeros if none was registered.
     """
     record: uint256 = self.records[run][trainer]
     return convert(record & ~BLOCK_MASK, bytes32), record & BLOCK_MASK
@@ -248,7 +249,7 @@ def record_of(run: uint256, trainer: address) -> (bytes32, uint256):
 @view
 def platform_keys(run: uint256, platform: bytes32) -> DynArray[IAttestationRegistry.PlatformKey, 16]:
     """
-    @return Keys that the platform's places in a run were last given to, those that have expired included.
+    @return Keys that hold the platform's places in a run, expired ones included.
     """
     return platforms._list(run, platform)
 
@@ -262,8 +263,8 @@ def _check(
     hash: bytes32, policy: IAttestationRegistry.Policy, parts: IAttestationRegistry.QuoteParts
 ) -> IAttestationRegistry.Claims:
     """
-    @dev What is cheap first. Everything that is used of the evidence is below one of the three signatures, or, as the
-         attestation key and the auth data, inside the QE report's hash.
+    @dev Cheap checks come first. Every used part of the evidence is covered by one of the three signatures or, like the
+         attestation key and the auth data, by the hash in the QE report.
     """
     claims: IAttestationRegistry.Claims = quotes._read(parts.quote)
     assert claims.workload in policy.workloads, "attestation: workload not allowed"
@@ -307,7 +308,7 @@ def _check_denied(hash: bytes32, root_id: bytes32, claims: IAttestationRegistry.
 @view
 def _is_denied(hash: bytes32, entry: bytes32, filter: uint256) -> bool:
     """
-    @dev Few entries pass the filter by chance, so a policy with a deny-list costs a registration no more reads.
+    @dev Few entries pass the filter by chance, so a deny-list seldom makes a registration read more slots.
     """
     return filter & self._bit(entry) != 0 and self.denied[hash][entry]
 

@@ -5,7 +5,7 @@
 @title Certificates
 @license MIT
 @notice Finds key and PPID in a PCK certificate's signed bytes, without reading DER. Protocol section 11.
-@dev What lies directly before each is what DER puts before it and before nothing else: the header of a P-256 key, and
+@dev Each is found by the bytes directly before it, which DER puts before nothing else: the header of a P-256 key, and
      the PPID's OID in Intel's extension. The CA signed all of it; it signs revocation lists too, which hold neither.
 """
 

@@ -5,7 +5,7 @@
 @title Consensus
 @notice Stake-weighted medians and verdicts of reports. Protocol section 8.
 @dev Nothing is sorted: the caller gives each median as a hint, and one pass over the validators checks it.
-     A report is [base root, newest root, evidence hash, seats 0..9, seats 10..19, ...]; in a word, seat 10j + i has
+     A report is [base root, newest root, measurements hash, seats 0..9, seats 10..19, ...]; in a word, seat 10j + i has
      bits [24 (9 - i), 24 (10 - i)), weight << 8 | verdict. Omitted words mean absent.
      TrainingRuns accepts no report of fewer than three words.
      One threshold throughout: strictly more than half of the active stake T.

@@ -5,8 +5,8 @@
 @title P-256
 @license MIT
 @notice ECDSA over secp256r1 through the precompile of EIP-7951 (and RIP-7212). Protocol section 11.
-@dev Without a precompile the call succeeds and answers nothing, so only 32 bytes equal to one are a yes. Both forms of
-     `s` verify: who keys anything on a signature's bytes is wrong.
+@dev Without a precompile the call succeeds and answers nothing, so only 32 bytes equal to one mean valid. Both forms of
+     `s` verify: so the bytes of a signature identify nothing.
 """
 
 PRECOMPILE: constant(address) = 0x0000000000000000000000000000000000000100

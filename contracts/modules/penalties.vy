@@ -147,7 +147,7 @@ def _lock(penalty: ISettlement.Penalty, params: ITrainingRuns.RunParams):
 @internal
 def _contest(id: bytes32):
     """
-    @notice The penalised account stakes `contest_bps` more of the same bond on being right.
+    @notice The penalised account contests; locks `contest_bps` more of the same bond.
     """
     penalty: ISettlement.Penalty = self._open_penalty(id)
     assert penalty.status == LOCKED, "settlement: already contested"
