@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from earnest.demo.attacks.trainers import ATTACKS
+from earnest.demo.attacks.trainers import ATTACKS, make_attack
 from earnest.demo.options import DemoOptions
 from earnest.demo.play import set_up
 from earnest.training.codecs import Update
@@ -50,7 +50,10 @@ def judge_once() -> Callable[[RoundInputs], Judgement]:
 
 def play(attack: str, seed: int, codec: str, file: Path) -> None:
     """Plays a demo and writes its result to `file`."""
-    options = DemoOptions(file.with_suffix(""), seed=seed, attack=attack, codec=codec, judge=judge_once())
+    trainers = max(4, 2 * make_attack(attack).seats)
+    options = DemoOptions(
+        file.with_suffix(""), seed=seed, attack=attack, codec=codec, trainers=trainers, judge=judge_once()
+    )
     with set_up(options) as demo:
         result = demo.play(lambda report: None)
     file.write_text(json.dumps(result))

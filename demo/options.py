@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from earnest.demo.attacks.enclaves import CHEATS, Cheat, demo_policy
+from earnest.demo.attacks.trainers import make_attack
 from earnest.demo.world import Setup, number_of
 from earnest.training.tasks.shakespeare import demo_recipe
 from earnest.validator.judge import judge_round
@@ -17,7 +18,10 @@ PATIENCE_S = 300
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Options of a demo. The last trainer attacks and, with `lying_validator`, the last validator lies."""
+    """Options of a demo. The last trainer attacks, or as many trainers as the attack has seats.
+
+    With `lying_validator` the last validator lies.
+    """
 
     output: Path
     seed: int = 0
@@ -40,7 +44,8 @@ class DemoOptions:
     def setup(self) -> Setup:
         """Returns the setup of this demo's world."""
         trainers = [f"trainer-{number}" for number in range(self.trainers)]
-        attacks = ["none"] * (self.trainers - 1) + [self.attack]
+        seats = make_attack(self.attack).seats
+        attacks = ["none"] * (self.trainers - seats) + [self.attack] * seats
         if self.attested:
             attacks = [cheat.attack if (cheat := self.cheat(name)) else "none" for name in trainers]
         return Setup(

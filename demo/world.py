@@ -251,7 +251,9 @@ class World:
             return None
         digest = hashlib.sha256(self.setup.seed + name.encode()).digest()
         rng = np.random.default_rng(int.from_bytes(digest))
-        return Attacker(self.setup.attacks[number_of(name)], parts.follower, rng)
+        attack, task = self.setup.attacks[number_of(name)], self.files[name].task
+        partners = tuple(seat for seat, other in enumerate(self.setup.attacks) if other == attack)
+        return Attacker(attack, parts.follower, task, rng, partners)
 
     # Time
 

@@ -46,6 +46,9 @@ class Inner:
     lr_schedule: Literal["constant", "cosine", "wsd"] = "constant"
     """Over the run's rounds * steps. wsd: stable, then down in the run's last fifth."""
 
+    round_schedule: Literal["constant", "linear"] = "constant"
+    """Factor of the rate inside a round: 1, or linear from 1 at the first step to 0 after the last."""
+
     lr_warmup_steps: int = 0
     """Steps at the run's start over which the rate rises to `lr`, under every schedule."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -14,19 +14,14 @@ from earnest.cli.exits import UsageError
 from earnest.cli.flags import Flags
 from earnest.cli.output import Answer, console
 from earnest.cli.session import Session
-from earnest.demo.attacks.trainers import ATTACKS
 
 PLAIN = Flags()
-if TYPE_CHECKING:
-    Attack = str
-else:
-    Attack = Literal[tuple(ATTACKS)]
 
 
 def demo(
     *,
     verification: Literal["incentive", "attested"] = "incentive",
-    attack: Attack | None = None,
+    attack: str | None = None,
     lying_validator: Annotated[bool, Parameter(negative="")] = False,
     rounds: int | None = None,
     trainers: int | None = None,
@@ -50,13 +45,17 @@ def demo(
         swaps its code, one shows an old quote, one submits an update that its enclave did not compute. All enclaves
         are SIMULATED.
     attack
-        How the last trainer cheats, where verification is by incentives (default: sign-flip).
+        How the last trainer cheats, where verification is by incentives (default: sign-flip): none, sign-flip, noise,
+        zero, copy, stale, scaled, malformed, absent, dust, framing, framing-sparse, half-steps, tuned-half, straggler,
+        split-2, split-4, disguise, backdoor, or a class of your own as package.module:Class. Dust, split-2 and
+        disguise take two seats, split-4 four.
     lying_validator
         Let the last validator reverse its scores.
     rounds
         Rounds to play (default: 6; attested 4).
     trainers
-        Number of trainers, at least 2, or 5 in an attested demo (default: 4; attested 6).
+        Number of trainers, at least one more than attack, or 5 in an attested demo (default: 4, or twice as many as
+        attack; attested 6).
     validators
         Number of validators, 1 to 16.
     codec
@@ -68,6 +67,7 @@ def demo(
     verbose
         Show the nodes' logs on stderr.
     """
+    from earnest.demo.attacks.trainers import AttackError, make_attack
     from earnest.demo.options import DemoOptions
     from earnest.demo.play import set_up
     from earnest.demo.view import draw, keys_table, round_table, show
@@ -77,15 +77,19 @@ def demo(
         raise UsageError("an attested demo has its own three cheats", "leave out --attack")
     if rounds is None:
         rounds = 4 if attested else 6
+    attack = "none" if attested else attack or "sign-flip"
+    try:
+        seats = make_attack(attack).seats
+    except AttackError as error:
+        raise UsageError(error.cause, error.fix) from error
     if trainers is None:
-        trainers = 6 if attested else 4
-    least = 5 if attested else 2
+        trainers = 6 if attested else max(4, 2 * seats)
+    least = 5 if attested else seats + 1
     if rounds < 1 or trainers < least or not 1 <= validators <= 16 or seed < 0:
         raise UsageError(
             f"the demo needs at least 1 round, at least {least} trainers, 1 to 16 validators and a seed of 0 or more",
             "correct the numbers",
         )
-    attack = "none" if attested else attack or "sign-flip"
     options = DemoOptions(
         output, seed, attack, lying_validator, codec, rounds, trainers, validators, attested
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from earnest.demo.attacks.trainers import ATTACKS, Forgery
+from earnest.demo.attacks.trainers import Forgery, make_attack
 from earnest.protocol.recipe import CodecChoice
 from earnest.training.codecs import Codec, PayloadError, make_codec
 from earnest.training.diloco.state import Spec
@@ -27,7 +27,7 @@ def context(codec: Codec) -> Forgery:
 
 
 def forged(name: str, context: Forgery) -> bytes:
-    payload = ATTACKS[name]().forge(context)
+    payload = make_attack(name).forge(context)
     assert payload is not None
     return payload
 
@@ -61,12 +61,12 @@ def test_zero_is_a_sound_payload_of_nothing(context: Forgery, codec: Codec):
 
 def test_copy_takes_anothers_update_of_the_round_before_and_nothing_in_round_zero(context: Forgery):
     assert forged("copy", context) == b"other's 2"
-    assert ATTACKS["copy"]().forge(replace(context, round=0)) is None
+    assert make_attack("copy").forge(replace(context, round=0)) is None
 
 
 def test_stale_takes_its_own_update_of_two_rounds_before_else_nothing(context: Forgery):
     assert forged("stale", context) == b"own 1"
-    assert ATTACKS["stale"]().forge(replace(context, round=1)) is None
+    assert make_attack("stale").forge(replace(context, round=1)) is None
 
 
 def test_malformed_is_refused_by_the_codec(context: Forgery, codec: Codec):
@@ -75,4 +75,4 @@ def test_malformed_is_refused_by_the_codec(context: Forgery, codec: Codec):
 
 
 def test_absent_publishes_nothing(context: Forgery):
-    assert ATTACKS["absent"]().forge(context) is None
+    assert make_attack("absent").forge(context) is None

@@ -7,13 +7,14 @@ weights and outer step are the real ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from earnest.client.run.record import LogPosition
-from earnest.demo.attacks.trainers import ATTACKS, Forgery
+from earnest.demo.attacks.trainers import Forgery, make_attack
+from earnest.demo.attacks.workshop import Workshop
 from earnest.protocol import step
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.merkle import content_root, samples_root
@@ -41,7 +42,8 @@ class Arena:
 
     def __init__(self, task: Task, recipe: Recipe, attacks: Sequence[str], rounds: int) -> None:
         self.task, self.recipe, self.rounds = task, recipe, rounds
-        self.attacks = [ATTACKS[name]() for name in attacks]
+        self.attacks = [make_attack(name) for name in attacks]
+        self.partners = [tuple(i for i, other in enumerate(attacks) if other == name) for name in attacks]
         self.state = initial_state(task, recipe)
         self.codec = make_codec(recipe.codec, self.state.spec)
         self.pool, self.seed = recipe.sample_pool(), fallback_seed(RUN, 0)
@@ -59,7 +61,7 @@ class Arena:
         limit = self.state.clip_norm
         submissions = []
         for seat in seats:
-            payload = self._payload(seat, samples.assigned[seat], limit)
+            payload = self._payload(seat, samples.assigned, limit)
             if payload is not None:
                 submissions.append(self._submission(seat, payload, root, samples.assigned[seat]))
         inputs = RoundInputs(
@@ -102,8 +104,9 @@ class Arena:
         self.advance(inputs, judgement)
         return judgement
 
-    def _payload(self, seat: int, ids: Sequence[int], limit: float) -> bytes | None:
+    def _payload(self, seat: int, assigned: Mapping[int, Sequence[int]], limit: float) -> bytes | None:
         memory = self.trainers[seat]
+        ids = assigned[seat]
         local = train_round(self.task, self.recipe, self.state, ids, self.round, self.rounds, memory)
         encoded = self.codec.encode(local.pseudo_gradient, memory.codec)
         memory.codec = encoded.state
@@ -116,6 +119,16 @@ class Arena:
             rng=np.random.default_rng([self.recipe.seed, seat, self.round]),
             own=self.honest[seat],
             others=self.published[(seat + 1) % len(self.attacks)],
+            workshop=Workshop(
+                task=self.task,
+                recipe=self.recipe,
+                state=self.state,
+                round=self.round,
+                rounds=self.rounds,
+                assigned=assigned,
+                seat=seat,
+                partners=self.partners[seat],
+            ),
         )
         payload = self.attacks[seat].forge(forgery)
         if payload is not None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from earnest.client.run.record import LogPosition
-from earnest.demo.attacks.trainers import ATTACKS
+from earnest.demo.attacks.trainers import make_attack
 from earnest.protocol.consensus import Ballot, settle
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict
@@ -25,7 +25,7 @@ HONEST = (0, 1, 2)
 
 def attack(arena: Arena, name: str, rounds: int = 1) -> Judgement:
     """The last of `rounds` rounds in which the fourth trainer attacks."""
-    arena.attacks[CHEAT] = ATTACKS[name]()
+    arena.attacks[CHEAT] = make_attack(name)
     return [arena.play() for _ in range(rounds)][-1]
 
 
@@ -140,7 +140,7 @@ def test_a_replay_of_its_own_published_update_is_copied(arena: Arena):
 
 
 def test_a_wrong_base_costs_pay_and_is_not_tested_for_harm(arena: Arena):
-    arena.attacks[CHEAT] = ATTACKS["sign-flip"]()
+    arena.attacks[CHEAT] = make_attack("sign-flip")
     inputs = arena.train()
     lagging = inputs.submissions[CHEAT]
     lagging = replace(lagging, manifest=replace(lagging.manifest, base_state=b"\7" * 32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from earnest.demo.attacks.trainers import ATTACKS
+from earnest.demo.attacks.trainers import make_attack
 from earnest.protocol.recipe import CodecChoice, Inner, Recipe
 from earnest.protocol.verdicts import Verdict
 from earnest.training.tasks.task import Task
@@ -30,7 +30,7 @@ def test_on_private_data_the_gain_on_fresh_samples_alone_is_weighed(arena: Arena
 
 
 def test_on_private_data_harm_costs_pay_and_never_the_bond(arena: Arena):
-    arena.attacks[CHEAT] = ATTACKS["sign-flip"]()
+    arena.attacks[CHEAT] = make_attack("sign-flip")
     verdicts = []
     for _ in range(3):
         inputs = private(arena.train())

@@ -201,7 +201,7 @@ def train_round(
 
 def warm_up(task: Task, recipe: Recipe, state: State, sample_ids: Sequence[int]) -> Parameters:
     """Returns the parameters after one step per batch of `sample_ids`, at the recipe's rate after its linear rise."""
-    inner = replace(recipe.inner, lr_schedule="constant")
+    inner = replace(recipe.inner, lr_schedule="constant", round_schedule="constant")
     steps = math.ceil(len(sample_ids) / inner.batch)
     torch.set_num_threads(1)
     rates = [learning_rate(inner, step, steps) for step in range(steps)]
