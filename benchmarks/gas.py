@@ -150,7 +150,7 @@ def play(run: Run, round: int, meter: Meter) -> int:
         meter("reveal", lambda seat=seat: run.reveal([seat], round))
     run.enter("report_commit", round)
     meter("seed request", lambda: run.system.runs.seed(run.id, round))
-    run.evm.mine(3)
+    run.evm.mine(4)
     meter("seed", lambda: run.system.runs.seed(run.id, round))
     weights = [1 + (7_919 * seat) % 60_000 for seat in seats]
     copied = verdict(5)

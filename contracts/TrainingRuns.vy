@@ -15,6 +15,7 @@ from interfaces import ISettlement
 from interfaces import IStakeVault
 from interfaces import ITrainingRuns
 from modules import admission
+from modules import blocks
 from modules import constants
 from modules import schedule
 from modules import seats
@@ -38,8 +39,8 @@ MANIFEST_TYPE: constant(bytes32) = keccak256(
 )
 STATEMENT: constant(bytes32) = keccak256("earnest/round-statement/v1")
 HALF_ORDER: constant(uint256) = 57896044618658097711785492504343953926418782139537452191302581570759080747168
-SEED_DELAY: constant(uint256) = 2
-SEED_BLOCKS: constant(uint256) = 256
+SEED_BLOCK: constant(uint256) = 1           # the seed mixes in the hash of this block after the request
+SEED_DELAY: constant(uint256) = 3           # and is drawn after this many: its builder cannot know the randomness of then
 
 SETTLEMENT: public(immutable(address))
 VAULT: public(immutable(address))
@@ -291,19 +292,23 @@ def reveal(seat: uint256, manifest: ITrainingRuns.Manifest, salt: bytes32, attes
 @external
 def seed(run: uint256, round: uint256):
     """
-    @notice Draws the round's seed once all updates are public. The first call stores its block b, a call in blocks b+3 to
-            b+258 stores the seed, a later one sets b anew. Anyone may call.
+    @notice Draws the round's seed once all updates are public. The first call stores its block b. A call from block b+4 on
+            stores the seed, of the hash of block b+1 and its own block's randomness; where the chain no longer has that
+            hash, it sets b anew. Anyone may call.
     """
     at: uint256 = self._at_report_commit(run, round)
     assert self.rounds[at].seed == empty(bytes32), "runs: seed already drawn"
     tally: uint256 = self.rounds[at].tally
     asked: uint256 = tally >> votes.ASKED
-    if asked == 0 or block.number > asked + SEED_DELAY + SEED_BLOCKS:
+    hash: bytes32 = empty(bytes32)
+    if asked != 0:
+        assert block.number > asked + SEED_DELAY, "runs: too early to draw the seed"
+        hash = blocks._hash(asked + SEED_BLOCK)
+    if hash == empty(bytes32):
         self.rounds[at].tally = (tally & (2**votes.ASKED - 1)) | (block.number << votes.ASKED)
         log ITrainingRuns.SeedRequested(run=run, round=round, block_number=block.number)
     else:
-        assert block.number > asked + SEED_DELAY, "runs: too early to draw the seed"
-        drawn: bytes32 = keccak256(abi_encode(blockhash(asked + SEED_DELAY), run, round))
+        drawn: bytes32 = keccak256(abi_encode(hash, block.prevrandao, run, round))
         self.rounds[at].seed = drawn
         log ITrainingRuns.SeedStored(run=run, round=round, seed=drawn)
 

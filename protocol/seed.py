@@ -20,9 +20,19 @@ OWN = "own"
 """Purposes of a round's seed: the assignment of a later round, the held-out sample, and a trainer's own samples."""
 
 
-def round_seed(block_hash: bytes, run: int, round: int) -> bytes:
-    """Returns keccak256(blockhash(b+2), run, round)."""
-    return keccak_abi(["bytes32", "uint256", "uint256"], [block_hash, run, round])
+SEED_BLOCK = 1
+"""The seed mixes in the hash of this block after its request."""
+
+SEED_DELAY = 3
+"""It is drawn after this many blocks: whoever builds the hashed block cannot know the randomness of then."""
+
+
+def round_seed(block_hash: bytes, randomness: bytes, run: int, round: int) -> bytes:
+    """Returns keccak256(blockhash(b+1), prevrandao, run, round).
+
+    b is the block of the request; `randomness` is the `mixHash` in the header of the block that drew the seed.
+    """
+    return keccak_abi(["bytes32", "bytes32", "uint256", "uint256"], [block_hash, randomness, run, round])
 
 
 def fallback_seed(run: int, round: int) -> bytes:

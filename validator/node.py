@@ -17,6 +17,7 @@ from earnest.client.node.settler import TURN_S
 from earnest.protocol.constants import ACTIVE_ROUNDS, WEIGHT_ONE
 from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.run import Role
+from earnest.protocol.seed import SEED_DELAY
 from earnest.protocol.verdicts import Verdict
 from earnest.training.codecs import PayloadError, Update
 from earnest.training.diloco.state import RootedState
@@ -35,7 +36,7 @@ Lie = Callable[[Report], Report]
 
 Judge = Callable[[RoundInputs], Judgement]
 
-SEED_BLOCKS = 3
+SEED_BLOCKS = SEED_DELAY + 1
 """Blocks between the request of a seed and the first block that can store it (Protocol section 6)."""
 
 

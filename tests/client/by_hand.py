@@ -67,7 +67,7 @@ class Rounds:
         if not reports:
             return
         world.send("stranger", runs.seed(run, round))
-        world.devnet.mine(3)
+        world.devnet.mine(4)
         world.send("stranger", runs.seed(run, round))
         for name, words in reports.items():
             hash = words_hash(list(words or ()))

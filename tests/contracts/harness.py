@@ -134,7 +134,13 @@ class Evm:
     # Time and blocks.
 
     def _block(self) -> pyrevm.BlockEnv:
-        return pyrevm.BlockEnv(number=self.number, timestamp=self.time, gas_limit=GAS_LIMIT)
+        return pyrevm.BlockEnv(
+            number=self.number, timestamp=self.time, gas_limit=GAS_LIMIT, prevrandao=self.randomness()
+        )
+
+    def randomness(self) -> bytes:
+        """Returns the block's `prevrandao`: follows from its number."""
+        return keccak(b"randomness" + self.number.to_bytes(8, "big"))
 
     def travel(self, to: int) -> None:
         """Mine one block whose time is `to` (seconds). Going back is allowed: only tests do."""

@@ -170,7 +170,7 @@ class Run:
 
     def seed(self, round: int = 0) -> None:
         self.system.runs.seed(self.id, round)
-        self.evm.mine(3)
+        self.evm.mine(4)
         self.system.runs.seed(self.id, round)
 
     def seal(self, reports: Mapping[int, Report], round: int = 0) -> None:

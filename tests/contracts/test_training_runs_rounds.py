@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pyrevm
 import pytest
 from eth_hash.auto import keccak
 
 from earnest.protocol.manifest import Manifest, commitment
 from earnest.protocol.report import report_commitment
 from earnest.protocol.run import Role
-from earnest.protocol.seed import round_seed
+from earnest.protocol.seed import SEED_DELAY, round_seed
 from tests.contracts.harness import CHAIN_ID, Reverted, System, account
 from tests.contracts.rounds import SALT, SPONSOR, STRANGER, TRAINERS, VALIDATORS, Run, accepted, report
 
@@ -307,19 +308,19 @@ def test_a_commitment_opens_in_no_other_round_of_its_parity(run: Run) -> None:
 # Seeds.
 
 
-def test_the_seed_mixes_a_block_nobody_knew_when_it_was_asked_for(run: Run) -> None:
+def test_the_seed_mixes_a_block_and_randomness_nobody_knew_when_it_was_asked_for(run: Run) -> None:
     runs = run.system.runs
     to_seed(run, 0)
     assert runs.seed_of(run.id, 0) == (0, bytes(32))
     runs.seed(run.id, 0)
     asked = run.evm.number
     assert run.evm.events("SeedRequested") == [{"run": run.id, "round": 0, "block_number": asked}]
-    for _ in range(3):
+    for _ in range(SEED_DELAY + 1):
         with refused("runs: too early to draw the seed"):
             runs.seed(run.id, 0)
         run.evm.mine(1, seconds=0)
     runs.seed(run.id, 0, sender=STRANGER)
-    seed = round_seed(run.evm.block_hash(asked + 2), run.id, 0)
+    seed = round_seed(run.evm.block_hash(asked + 1), run.evm.randomness(), run.id, 0)
     assert run.evm.events("SeedStored") == [{"run": run.id, "round": 0, "seed": seed}]
     assert runs.seed_of(run.id, 0) == (asked, seed)
     run.evm.mine(1, seconds=0)
@@ -327,7 +328,20 @@ def test_the_seed_mixes_a_block_nobody_knew_when_it_was_asked_for(run: Run) -> N
         runs.seed(run.id, 0)
 
 
-@pytest.mark.parametrize(("blocks", "event"), [(258, "SeedStored"), (259, "SeedRequested")])
+def test_who_builds_the_hashed_block_cannot_compute_the_seed(run: Run) -> None:
+    """One hash gives another seed in each block that may draw it, so trying headers until one suits is no use."""
+    to_seed(run, 0)
+    run.system.runs.seed(run.id, 0)
+    seeds: set[bytes] = set()
+    for block in range(4, 20):
+        with run.evm.anchor():
+            run.evm.mine(block, seconds=0)
+            run.system.runs.seed(run.id, 0)
+            seeds.add(run.system.runs.seed_of(run.id, 0)[1])
+    assert len(seeds) == 16
+
+
+@pytest.mark.parametrize(("blocks", "event"), [(257, "SeedStored"), (258, "SeedRequested")])
 def test_a_seed_is_asked_for_anew_once_its_block_is_out_of_reach(run: Run, blocks: int, event: str) -> None:
     to_seed(run, 0)
     run.system.runs.seed(run.id, 0)
@@ -336,14 +350,44 @@ def test_a_seed_is_asked_for_anew_once_its_block_is_out_of_reach(run: Run, block
     run.system.runs.seed(run.id, 0)
     assert [log.name for log in run.evm.logs] == [event]
     if event == "SeedRequested":
-        assert run.system.runs.seed_of(run.id, 0) == (asked + 259, bytes(32))
-        run.evm.mine(3, seconds=0)
+        assert run.system.runs.seed_of(run.id, 0) == (asked + 258, bytes(32))
+        run.evm.mine(4, seconds=0)
         run.system.runs.seed(run.id, 0)
-        seed = round_seed(run.evm.block_hash(asked + 261), run.id, 0)
-        assert run.system.runs.seed_of(run.id, 0) == (asked + 259, seed)
+        seed = round_seed(run.evm.block_hash(asked + 259), run.evm.randomness(), run.id, 0)
+        assert run.system.runs.seed_of(run.id, 0) == (asked + 258, seed)
 
 
-# Sealed reports.
+HISTORY = "0x0000F90827F1C53a10cb7A02335B175320002935"
+ECHO = bytes.fromhex("5f355f5260205ff3")  # answers its calldata: as hash of a block, the block's number
+
+
+@pytest.mark.parametrize(
+    ("blocks", "code", "event"),
+    [
+        (8192, ECHO, "SeedStored"),
+        (8193, ECHO, "SeedRequested"),
+        (8192, b"\x5f\x5f\xfd", "SeedRequested"),
+        (8192, bytes.fromhex("5f5ff3"), "SeedRequested"),
+        (8192, bytes.fromhex("60205ff3"), "SeedRequested"),
+    ],
+    ids=["kept", "too old", "reverts", "no answer", "zero"],
+)
+def test_the_history_contract_knows_a_hash_that_the_opcode_does_not(
+    run: Run, blocks: int, code: bytes, event: str
+) -> None:
+    to_seed(run, 0)
+    run.system.runs.seed(run.id, 0)
+    asked = run.evm.number
+    run.evm.mine(blocks, seconds=0)
+    run.evm.revm.insert_account_info(HISTORY, pyrevm.AccountInfo(code=code))
+    try:
+        run.system.runs.seed(run.id, 0)
+    finally:
+        run.evm.revm.insert_account_info(HISTORY, pyrevm.AccountInfo(code=b""))
+    assert [log.name for log in run.evm.logs] == [event]
+    if event == "SeedStored":
+        seed = round_seed((asked + 1).to_bytes(32, "big"), run.evm.randomness(), run.id, 0)
+        assert run.system.runs.seed_of(run.id, 0) == (asked, seed)
 
 
 def test_no_report_is_committed_without_a_seed(run: Run) -> None:

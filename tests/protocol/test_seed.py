@@ -14,8 +14,9 @@ seeds = st.binary(min_size=32, max_size=32)
 
 def test_round_seed_is_over_abi_encode():
     block_hash = b"\7" * 32
-    assert round_seed(block_hash, 3, 4) == keccak(
-        encode(["bytes32", "uint256", "uint256"], [block_hash, 3, 4])
+    randomness = b"\x08" * 32
+    assert round_seed(block_hash, randomness, 3, 4) == keccak(
+        encode(["bytes32", "bytes32", "uint256", "uint256"], [block_hash, randomness, 3, 4])
     )
     assert fallback_seed(3, 4) == keccak(encode(["uint256", "uint256"], [3, 4]))
 

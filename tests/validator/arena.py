@@ -57,7 +57,7 @@ class Arena:
         """Has every trainer train and publish; returns the inputs of the judge."""
         seats, root = range(len(self.attacks)), state_root(self.state)
         samples = self.pool.assign(self.seed, seats)
-        seed = round_seed(bytes(31) + bytes([self.round + 1]), self.recipe.seed, self.round)
+        seed = round_seed(bytes(31) + bytes([self.round + 1]), bytes(32), self.recipe.seed, self.round)
         limit = self.state.clip_norm
         submissions = []
         for seat in seats:
