@@ -43,10 +43,10 @@ __all__ = [
 ]
 
 MARGIN_S: Final = 15 * 86_400
-"""Collateral is fetched again when less than this is left: Intel signs for 30 days."""
+"""Collateral is fetched again when it expires within this many seconds: Intel signs for 30 days."""
 
 MAX_AGE_S: Final = 86_400
-"""Collateral is fetched again when it is older, so that a new evaluation number is noticed in time."""
+"""Collateral is fetched again after this many seconds, so that a new evaluation number is noticed in time."""
 
 FETCH_TIMEOUT_S: Final = 30.0
 

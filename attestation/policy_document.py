@@ -44,7 +44,7 @@ MAX_ENTRIES: Final = 256
 
 MAX_GRACE_S: Final = 366 * 86_400
 MAX_MARGIN_S: Final = 30 * 86_400
-"""Intel signs collateral for 30 days: a longer margin would refuse all of it."""
+"""Limit of `margin_s`. Intel signs collateral for 30 days: a longer margin would refuse all of it."""
 
 MAX_EVALUATION: Final = 2**32 - 1
 MAX_GPUS: Final = 64

@@ -157,7 +157,7 @@ def _verdict(ballot: Ballot, seat: int) -> int | None:
 
 
 _HOLDING = frozenset(Verdict) - {Verdict.ABSTAIN}
-"""Verdicts that can hold: an abstention is no statement about the trainer, and an unknown byte is none at all."""
+"""Verdicts that can hold. An abstention and an unknown byte say nothing about the trainer."""
 
 
 def _matches(report: Report | None, consensus: Sequence[int]) -> int:

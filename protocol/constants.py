@@ -36,9 +36,9 @@ ACTIVE_ROUNDS: Final = 2
 
 TAKEOVER_NUMERATOR: Final = 5
 TAKEOVER_DENOMINATOR: Final = 4
-"""When all trainer seats are taken, 5/4 of the smallest bond takes that seat."""
+"""If all trainer seats are taken, a bond of 5/4 of the smallest one takes over its seat."""
 
 NO_SEAT: Final = 2**256 - 1
-"""`take` of a join into a free seat."""
+"""Value of `take` when `join` takes a free seat."""
 
 ZERO_ADDRESS: Final = "0x" + "00" * 20

@@ -12,7 +12,7 @@ from earnest.protocol.constants import ZERO_ADDRESS
 from earnest.protocol.require import require
 
 BOND_BITS = 48
-"""Bits of a bond counted for a platform."""
+"""Number of bits in which a platform's bonds are counted."""
 
 TrainerKey = tuple[int, str]
 """(run, trainer)"""

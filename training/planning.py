@@ -31,7 +31,7 @@ SAMPLED = 1 << 22
 """Parameters for which a chunked codec's size is computed; larger models take the same bits per parameter."""
 
 GAS_SEATS, GAS_VALIDATORS = 256, 16
-"""The round that contracts/gas.json was measured on."""
+"""Trainers and validators of the round in which contracts/gas.json was measured."""
 
 Overlap = Literal["none", "delayed", "eager"]
 

@@ -43,7 +43,7 @@ GRID_BITS = 11
 (Mironov, CCS 2012), are rounded off. 8.6 sigma, the farthest that the noise goes, is then exact in float32."""
 
 SHRINK = 1 - 2**-30
-"""Keeps a clipped norm below C, however float64 rounds."""
+"""Factor that keeps a clipped norm below C, however float64 rounds."""
 
 UpdateFilter = Callable[[Parameters, int], Parameters]
 """(pseudo-gradient, round) -> the update to encode."""

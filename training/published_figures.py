@@ -42,7 +42,7 @@ STEP_TOKENS = 1 << 20
 
 @dataclass(frozen=True)
 class PublishedFigure:
-    """A published figure and the model's; they agree if their ratio is at most `within`, either way.
+    """A published figure and the model's; they agree if the larger is at most `within` times the smaller.
 
     `tested` is false if an unpublished quantity was solved for: agreement then proves nothing.
     """

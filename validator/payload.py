@@ -24,7 +24,7 @@ class Rejection:
 
 UNAVAILABLE = Rejection(Verdict.UNAVAILABLE, "no mirror had the payload by the end of the reveal window")
 OWN_FAILURE = Rejection(Verdict.ABSTAIN, "the validator's own infrastructure failed")
-"""A failure of the validator's own machine is never a verdict on a trainer."""
+"""Abstention: a failure of the validator's own machine is never a verdict on a trainer."""
 
 
 def check_updates(

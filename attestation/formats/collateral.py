@@ -11,7 +11,7 @@ from typing import Final
 from earnest.base.strict_json import JsonError, read_json, write_json
 
 MAX_COLLATERAL_BYTES: Final = 1 << 18
-"""Genuine collateral has about 20 KB; a revocation list may grow."""
+"""Limit of collateral. Genuine collateral has about 20 KB; a revocation list may grow."""
 
 COLLATERAL_FIELDS: Final = (
     "pck_crl",

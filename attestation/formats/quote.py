@@ -30,7 +30,7 @@ from earnest.protocol.attestation import KEY, Claims, QuoteParts, pck_hash, plat
 
 HEADER: Final = 48
 SGX_BODY: Final = 384
-"""Also the length of a quoting enclave's report."""
+"""Bytes of an SGX report body, and of a quoting enclave's report."""
 
 TDX10_BODY: Final = 584
 TDX15_BODY: Final = 648
@@ -48,7 +48,7 @@ PCK_CHAIN: Final = 5
 """Type of certification data: the PEM chain of the PCK certificate."""
 
 MAX_QUOTE: Final = 1 << 16
-"""Genuine quotes are 4 to 5 KB."""
+"""Limit of a quote, in bytes. Genuine quotes have 4 to 5 KB."""
 
 Tee = Literal["tdx", "sgx"]
 

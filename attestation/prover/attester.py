@@ -15,7 +15,7 @@ REPORT_DATA_BYTES = 64
 """Size of the report data in a quote of every format."""
 
 MAX_QUOTE_BYTES = 16 * 1024
-"""Genuine quotes with their certificates have about 5 KB."""
+"""Limit of an attester's quote. Genuine quotes with their certificates have about 5 KB."""
 
 
 class AttesterError(EarnestError):

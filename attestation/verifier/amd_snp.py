@@ -33,7 +33,7 @@ POLICY_DEBUG = 1 << 19
 POLICY_MIGRATION = 1 << 18
 
 ACCEPTED_GENERATIONS = ("Genoa", "Turin")
-"""Not Milan: software can read its root seed (BadFuse, MilanLaunchy, 2026), so its reports prove nothing."""
+"""Processor generations. Milan is not accepted: software can read its root seed (BadFuse, MilanLaunchy, 2026)."""
 
 CHIP_ID = ObjectIdentifier("1.3.6.1.4.1.3704.1.4")
 TCB_COMPONENTS = {

@@ -37,7 +37,7 @@ MAX_CHAIN_BYTES = 16_384
 REQUEST_BYTES = 37
 SIGNATURE_BYTES = 96
 GET_MEASUREMENTS = bytes((0x11, 0xE0, 0x01, 0xFF))
-"""SPDM 1.1, all measurements, signed."""
+"""The SPDM 1.1 request for all measurements, signed."""
 
 MEASUREMENTS = bytes((0x11, 0x60))
 DRIVER_VERSION, VBIOS_VERSION, FIRMWARE_ID = 3, 6, 20

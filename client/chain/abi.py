@@ -1,4 +1,4 @@
-"""Calls, results and events of one contract, encoded and decoded by its ABI."""
+"""Encodes the calls of one contract, and decodes its results and events, by its ABI."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ class Chain:
         return Fees(newest.base_fee, tip)
 
     def estimate(self, sender: str, to: str, data: bytes, value: int = 0) -> int:
-        """Returns the gas that the transaction would use now; an empty `to` creates. Raises Reverted or OutOfFunds."""
+        """Returns the gas that the transaction would use now; empty `to`: a creation. Raises Reverted or OutOfFunds."""
         request = {"from": sender, "data": _hex(data), "value": hex(value)} | ({"to": to} if to else {})
         return self._first(lambda e: e.ask("eth_estimateGas", (request,), answers.quantity))
 

@@ -174,7 +174,7 @@ class Node(ABC):
 
     @property
     def finished(self) -> bool:
-        """True once the settle and contest windows of the report-only round, the run's last, have ended."""
+        """True once the settle and contest windows of the report-only round have ended."""
         at, schedule = self.follower.at, self.follower.schedule
         return at is not None and at.time >= schedule.contest(self.record.planned_rounds).end
 

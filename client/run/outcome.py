@@ -21,7 +21,7 @@ MAX_FILE_BYTES = 1 << 24
 
 FILES_ASKED = 2
 FETCH_S = 3.0
-"""Most measurements files to read for a reason, and seconds for each, so that the next round does not wait."""
+"""Limits of looking for a reason: measurements files, and seconds for each, so that the next round does not wait."""
 
 MAX_REASON_CHARS = 300
 

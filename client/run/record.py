@@ -1,7 +1,7 @@
-"""The public record of a run: its contracts' events, folded into rounds and seats.
+"""The public record of a run: its rounds and seats, built from the contracts' events.
 
-A pure fold: the same events give the same record on every machine, in whatever batches they arrive (Protocol sections
-3 to 8). Contracts store only what current rounds need; earlier rounds are read from this record.
+The same events give the same record on every machine, in whatever batches they arrive (Protocol sections 3 to
+8). Contracts store only what current rounds need; earlier rounds are read from this record.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class RoundRecord:
 
 
 class RunRecord:
-    """The fold of one run's events. `apply` takes them in chain order, each once.
+    """The rounds and seats that result from one run's events. `apply` takes them in chain order, each once.
 
     `params` and `uri` come with the run's first event; reading `params` earlier raises LookupError.
     """
@@ -154,7 +154,7 @@ class RunRecord:
     # Folding
 
     def apply(self, events: Iterable[Any]) -> None:
-        """Folds events (client.chain.scanner.Event) in chain order; events of other runs are ignored."""
+        """Applies events (client.chain.scanner.Event) in chain order; ignores events of other runs."""
         for event in events:
             if event.args.get("run") == self.run:
                 self._events.append(event)

@@ -33,7 +33,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         "CREATE INDEX intents_open ON intents (nonce) WHERE status = 'open'",
     ),
 )
-"""Append only: existing nodes have files of every version."""
+"""Upgrades from each version to the next. Only append to them: existing nodes have files of every version."""
 
 
 class Journal:

@@ -2,8 +2,8 @@
 
 An attacker attacks in every round and is otherwise honest: it commits to its payload and reveals it in time. Every
 attack knows the honest update of its own round; those that train in another way do so in a `Workshop`. An attack with
-`seats` above 1 plays on that many seats at once. To add one, write a class and add it to `ATTACKS`, or name it as
-`package.module:Class`.
+`seats` above 1 plays on that many seats at once. `earnest demo --attack` takes a name in `ATTACKS` or the path of a
+class, `package.module:Class`. To add one: CONTRIBUTING.md, "An attack".
 """
 
 from __future__ import annotations

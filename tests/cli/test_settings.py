@@ -1,4 +1,4 @@
-"""Settings: flags over environment over file, every mistake told, no secret shown."""
+"""Settings: flags override the environment, which overrides the file; every mistake is reported, no secret shown."""
 
 from pathlib import Path
 

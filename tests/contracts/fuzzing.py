@@ -113,7 +113,7 @@ class Fuzzer:
             told(case)
         return outcomes
 
-    # One case each: the outcome, in words.
+    # One case each; returns the outcome as text.
 
     def alter_quote(self, random: Random, original: Original) -> str:
         """A quote's file with bytes flipped, cut, put in, taken from another quote, or numbers overwritten."""
@@ -195,7 +195,7 @@ class Fuzzer:
         return "accepted, outer chain broken" if accepted else "registry refused"
 
     def _accepts(self, calldata: bytes) -> bytes | None:
-        """The registry's answer, None for a refusal in words or, to malformed calldata, without."""
+        """Returns the registry's answer; None if it reverts, with a reason or, for malformed calldata, without one."""
         try:
             return self.evm.call(self.registry.address, calldata, account("stranger"), static=True)
         except Reverted as refusal:

@@ -118,7 +118,7 @@ class SeatsMachine(RuleBasedStateMachine):
 
     @rule(trainers=some, sealed=some, opened=some, move=seats)
     def play(self, trainers: set[int], sealed: set[int], opened: set[int], move: int) -> None:
-        """The next round: some commit, some seal, some open; a stake moves in the middle of it."""
+        """Plays the next round: some seats commit, some report, some reveal; a stake moves in the middle of it."""
         round = self.schedule.next_round(self.evm.time)
         if round > self.model.rounds:
             return

@@ -1,4 +1,4 @@
-"""A round's moves: commit, reveal, seed, sealed reports. Protocol sections 4 to 7."""
+"""The calls of a round: commit, reveal, seed, reports. Protocol sections 4 to 7."""
 
 from __future__ import annotations
 

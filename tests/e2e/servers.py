@@ -81,7 +81,7 @@ class _Served:
 
 
 class Mainnet(_Served):
-    """An endpoint of chain 1, as far as anyone gets with it."""
+    """Answers as an endpoint of chain 1, with nothing but its chain id."""
 
     def __init__(self) -> None:
         class Answer(_Quiet):

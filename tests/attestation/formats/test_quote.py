@@ -1,4 +1,4 @@
-"""Quotes taken apart: every genuine one by Intel's layout, every hostile one refused in words."""
+"""Parsing of quotes: every genuine one by Intel's layout; every hostile one is refused with a reason."""
 
 from dataclasses import replace
 

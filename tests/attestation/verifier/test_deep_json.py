@@ -1,4 +1,4 @@
-"""Evidence nested deeper than the parser's stack is refused in words, not by the end of the process.
+"""Evidence nested deeper than the parser's stack is refused with a reason and does not end the process.
 
 Where py-evm is loaded the interpreter's own limit is 100,000 levels; the process that plays the node here has it so.
 """

@@ -66,7 +66,7 @@ class Fuse:
 
 @contextmanager
 def fused(fuse: Fuse) -> Iterator[Fuse]:
-    """Every write of this process goes past the fuse: files on their way to a name, and what SQLite is told."""
+    """Counts every write of this process in the fuse: renames of files, and statements of SQLite."""
     keep, execute = durable.keep, Database.execute
 
     def keep_past(file: Any, temporary: Path, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A layout says which process does what; one that cannot be is refused in words."""
+"""A layout says which process does what; an impossible one is refused with a reason."""
 
 import pytest
 

@@ -147,7 +147,7 @@ class Dies(Plain):
 
 
 class ByProcess(Plain):
-    """Sound as far as one process can see."""
+    """Passes every check that one process can make."""
 
     def build_model(self, seed: int) -> nn.Module:
         return super().build_model(seed + os.getpid())
