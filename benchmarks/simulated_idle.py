@@ -10,7 +10,7 @@ def simulate_idle(schedule: Schedule, training_s: float, rounds: int, latency_s:
 
     `training_s`: seconds of one round's training and encoding; `latency_s`: until a commitment is on the chain. The
     trainer starts a round when it is open and its base state is decided, and is done with a round that it committed
-    to. Raises ValueError where a round does not fit into its commit window.
+    to. Raises ValueError if a round does not fit into its commit window.
     """
     free, first = 0.0, None
     for round in range(rounds):

@@ -239,7 +239,7 @@ class World:
         return parts
 
     def cheats(self, name: str) -> bool:
-        """True if the setup has this seat attack or lie."""
+        """Returns True if this seat attacks or lies in this setup."""
         number, setup = number_of(name), self.setup
         if role_of(name) is Role.VALIDATOR:
             return setup.validators - setup.liars <= number < setup.validators
@@ -258,7 +258,7 @@ class World:
     # Time
 
     def turn(self, names: Sequence[str] | None = None, run_all: Callable[..., Any] = map) -> int:
-        """Has every node, or only these, do what is due; returns when something is next due, unix seconds.
+        """Lets every node, or only these, do what is due; returns the next due time, unix seconds.
 
         The heavy work goes through `run_all` (a pool's `map`); transactions are sent in the order of the seats.
         """

@@ -25,7 +25,7 @@ ONE = (1).to_bytes(32)
 def has_p256(chain: Chain, at: BlockRef) -> bool:
     """Returns True if the precompile accepts a good signature and rejects a bad one; enclave keys need it.
 
-    Raises what the chain raises if it cannot be read.
+    Raises ChainError if the chain cannot be read.
     """
     return _answer(chain, GOOD_SIGNATURE, at) == ONE and _answer(chain, BAD_SIGNATURE, at) == b""
 

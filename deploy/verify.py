@@ -48,7 +48,7 @@ class ContractCheck:
 def verify(manifest: Manifest, chain: Chain, at: BlockRef) -> list[ContractCheck]:
     """Checks every contract of the current deployment at one block. Sends nothing.
 
-    Raises ManifestError or KeyError for a manifest without a vault, and what the chain raises if it cannot be read.
+    Raises ManifestError or KeyError for a manifest without a vault, and ChainError if the chain cannot be read.
     """
     plan = plan_of_manifest(manifest)
     return [

@@ -31,7 +31,7 @@ class Ballot:
     """T: the sum of the active validators' stakes, wei."""
 
     reports: tuple[Report | None, ...]
-    """Per validator seat; None when none was revealed."""
+    """Per validator seat; None if none was revealed."""
 
     revealed: frozenset[int]
     """Trainer seats that revealed."""

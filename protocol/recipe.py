@@ -246,7 +246,7 @@ class Recipe:
         return SamplePool(self.pool_size, self.samples_per_seat, self.scoring.held_out)
 
     def to_json(self) -> bytes:
-        """Returns the canonical bytes. Raises RecipeError when a value is not of its field's type."""
+        """Returns the canonical bytes. Raises RecipeError if a value is not of its field's type."""
         try:
             document = read_json(write_json(asdict(self)))
         except JsonError as error:

@@ -341,7 +341,7 @@ class ValidatorNode(Node):
         return report.votes[penalty["seat"]].verdict
 
     def _verdict_again(self, penalty: dict[str, int]) -> int | None:
-        """Returns the verdict that follows from the payloads now; None where that takes a measurement."""
+        """Returns the verdict that follows from the payloads now; None if that takes a measurement."""
         round, seat = penalty["round"], penalty["seat"]
         if penalty["verdict"] not in (Verdict.MALFORMED, Verdict.COPIED):
             return None

@@ -121,7 +121,7 @@ class OwnLosses:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Losses on the fresh sequences: before, under the control and, by seat, under its update; and on own sequences."""
+    """Losses on fresh sequences (before, with the control, with each seat's update) and on own sequences."""
 
     before: Losses
     control: Losses

@@ -169,7 +169,7 @@ class Quote:
 
     @property
     def service_td(self) -> bytes:
-        """Measurement of a bound service TD, 48 bytes; zero where the format has none."""
+        """Measurement of a bound service TD, 48 bytes; zero if the format has none."""
         return self.body[600:648] if len(self.body) == TDX15_BODY else bytes(48)
 
     @property

@@ -61,7 +61,7 @@ def prepare_registration(
 
     `challenge` is (block number, challenge). `collateral(quote)` fetches the quote's collateral where the attester has
     none; `gpu(nonce)` collects the GPUs' reports over a nonce of 32 bytes. With `check`, raises RegistrationError for
-    a machine that the policy would refuse. Raises AttesterError where the platform gives no quote or collateral.
+    a machine that the policy would refuse. Raises AttesterError if the platform gives no quote or collateral.
     """
     number, value = challenge
     binding = scope.binding(key, value)

@@ -178,7 +178,7 @@ def _several(flags: LayoutFlags, parts: NodeParts, machine: Machine) -> Parallel
 
 
 def _attested_rounds(at_work: AtWork, flags: AttesterFlags) -> AttestedRounds | None:
-    """Returns the trainer's attester, None without one. Warns about a simulated or a missing attester.
+    """Returns the trainer's attester; None if the flags name none. Warns about a simulated or a missing attester.
 
     Raises UsageError for an attester in a run without attestation.
     """

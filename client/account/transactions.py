@@ -117,7 +117,7 @@ def join_calls(
 ) -> list[PlannedCall]:
     """Takes a seat: the missing part of the bond, then `join`. `take` is the seat to take over if none is free.
 
-    Raises NotAdmittedError when the account is not on the run's admission list, NotDueError when the
+    Raises NotAdmittedError if the account is not on the run's admission list, NotDueError if the
     account has a seat already or is taking its bond out.
     """
     params = contracts.runs.run_params(run, at=at)
@@ -177,7 +177,7 @@ def held_seat(contracts: Contracts, run: int, account: str, at: BlockRef) -> Sea
 def bond_calls(contracts: Contracts, run: int, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
     """Adds `amount` wei to the account's bond for the run; counts from the next round on if it has a seat.
 
-    Raises NotDueError when the account is taking its bond out.
+    Raises NotDueError if the account is taking its bond out.
     """
     _check_staying(contracts, run, account, at)
     put = contracts.vault.bond(contracts.settlement.address, run, amount)

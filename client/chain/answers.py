@@ -105,7 +105,7 @@ def address(value: Any) -> str:
 
 
 def block(value: Any) -> Block | None:
-    """Parses an eth_getBlockByNumber result with transaction hashes; None when the endpoint has no such block."""
+    """Parses an eth_getBlockByNumber result with transaction hashes; None if the endpoint has no such block."""
     if value is None:
         return None
     base_fee = value.get("baseFeePerGas")

@@ -109,7 +109,7 @@ class Endpoint:
         return self._exchange(method, params, parse)
 
     def block(self, number: int | str) -> Block | None:
-        """Returns the block of this number ("latest" for the newest); None when the endpoint does not have it."""
+        """Returns the block of this number ("latest" for the newest); None if the endpoint does not have it."""
         tag = number if isinstance(number, str) else hex(number)
         block = self.ask("eth_getBlockByNumber", (tag, False), answers.block)
         if block is not None and isinstance(number, int) and block.ref.number != number:
@@ -234,7 +234,7 @@ class Chain:
         return self._pinned(at, "eth_getBalance", (address, hex(at.number)), answers.quantity)
 
     def code(self, address: str, at: BlockRef) -> bytes:
-        """Returns the account's code at block `at`; empty where there is no contract."""
+        """Returns the account's code at block `at`; empty if there is no contract."""
         return self._pinned(at, "eth_getCode", (address, hex(at.number)), answers.data)
 
     def logs(self, addresses: Sequence[str], first: int, last: BlockRef | int) -> tuple[Log, ...]:
@@ -280,7 +280,7 @@ class Chain:
         return max(latest, pending)
 
     def fees(self) -> Fees:
-        """Returns the base fee of the newest block and a suggested tip (1 gwei where the endpoint suggests none)."""
+        """Returns the base fee of the newest block and a suggested tip (1 gwei if the endpoint suggests none)."""
         newest = self._newest()
         if newest.base_fee is None:
             raise BadAnswer("the chain has no base fee", "use a chain with EIP-1559 fees")

@@ -234,7 +234,7 @@ def _is_open(penalty: dict[str, Any]) -> bool:
 
 
 def report_words(record: RunRecord, round: int) -> list[list[bytes]]:
-    """Returns the words of the revealed reports by validator seat, as calldata; empty where there is none."""
+    """Returns the words of the revealed reports by validator seat, as calldata; empty if there is none."""
     seen, count = record.round(round).report_words, len(record.validator_stakes(round))
     return [list(seen.get(seat, ())) for seat in range(count)]
 

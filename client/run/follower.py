@@ -219,7 +219,7 @@ class Follower:
             return False
 
     def update(self, round: int, seat: int) -> Update:
-        """Returns the decoded update of a seat. Raises what `payload` raises, or PayloadError."""
+        """Returns the decoded update of a seat. Raises PayloadError, and the errors of `payload`."""
         if (round, seat) not in self._updates:
             self._updates[round, seat] = self.codec.decode(self.payload(round, seat))
         return self._updates[round, seat]
@@ -311,7 +311,7 @@ class Follower:
         return self._lineage[round + 1]
 
     def _counted(self, round: int) -> dict[int, int]:
-        """Returns the weights above 0 of a decided round by seat, ascending; none where the round is void."""
+        """Returns the weights above 0 of a decided round by seat, ascending; none if the round is void."""
         return {seat: weight for seat, weight in enumerate(self.record.settled(round).consensus) if weight}
 
     def newest(self, round: int) -> RootedState | None:

@@ -46,7 +46,7 @@ class Outcome:
 
     void: bool
     verdict: Verdict | None
-    """None where no verdict has more than half of the validators' stake."""
+    """None if no verdict has more than half of the active stake."""
 
     weight: float
     """Weight in the next state and of its pay, 0 to 1."""

@@ -349,7 +349,7 @@ class RunRecord:
         return max(self.seats[Role.TRAINER], default=-1) + 1
 
     def reports(self, round: int) -> tuple[Report | None, ...]:
-        """Returns the revealed reports by validator seat; None where there is none."""
+        """Returns the revealed reports by validator seat; None if there is none."""
         words, count = self.round(round).report_words, max(self.seats[Role.VALIDATOR], default=-1) + 1
         seats = self.trainer_count()
         return tuple(read_report(words[v], seats) if v in words else None for v in range(count))

@@ -145,7 +145,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return admitted
 
     def read_policy(self) -> PolicyFile | None:
-        """Returns the attestation policy, None where the run has none. Raises RunFileError or PolicyFileError."""
+        """Returns the attestation policy; None if the run has none. Raises RunFileError or PolicyFileError."""
         if (self.verification == "incentive") != (self.attestation_policy is None):
             names = "no" if self.attestation_policy is None else "an"
             raise RunFileError(

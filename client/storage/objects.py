@@ -34,7 +34,7 @@ class ObjectStore:
     """Objects by root in one place: a local folder (a path), or a URL that obstore knows.
 
     `memory://` is private to this instance; `http(s)://` can only be read; `s3://` and others take their
-    credentials from the environment. A folder is created where missing.
+    credentials from the environment. A missing folder is created.
     """
 
     def __init__(self, place: str | Path) -> None:

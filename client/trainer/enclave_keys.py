@@ -122,7 +122,7 @@ class EnclaveKeys:
     def renew(self, at: BlockRef) -> Receipt | None:
         """Registers a key, a new one unless an unregistered one exists, and waits until the transaction is mined.
 
-        Returns None where it was not mined in time; call it again. Raises RegistrationError, AttesterError, and the
+        Returns None if it was not mined in time: call it again. Raises RegistrationError, AttesterError, and the
         errors of `Outbox.send`.
         """
         name, call = self.next_call(at)

@@ -46,7 +46,7 @@ class Forgery:
     """A payload of another trainer by round."""
 
     workshop: Workshop | None = None
-    """What it needs to train; None where attacks that train are not played."""
+    """Inputs of an attack that trains; None if no such attack is played."""
 
     def reencode(self, change: Callable[[Tensor], Tensor]) -> bytes:
         """Applies `change` to the honest update, float32 [size], and encodes the result."""
@@ -134,7 +134,7 @@ class Absent(Attack):
 
 
 class Dust(Attack):
-    """The honest update scaled to a ten-thousandth, on two seats: pulls references and clip norm down to itself."""
+    """The honest update scaled to a ten-thousandth, on two seats, to lower the references and the clip norm."""
 
     seats = 2
 
@@ -143,7 +143,7 @@ class Dust(Attack):
 
 
 class Framing(Attack):
-    """The victim's own update of this round, computed as its machine would: all that it follows from is public."""
+    """The victim's own update of this round, computed as its machine would: all inputs of it are public."""
 
     def __init__(self) -> None:
         self._victim = TrainerState()
@@ -178,7 +178,7 @@ class Deviant(Attack):
 
 
 class Disguise(Attack):
-    """One training shown on two seats: the second shows the model with some hidden units in another order.
+    """One update on two seats: the second seat's model has some hidden units in another order.
 
     The function of both models is the same; their numbers are not. Only for the bundled GPT.
     """

@@ -1,4 +1,4 @@
-"""Tokens in and out: what is sent, what only looks, what is refused and in which words."""
+"""Tokens in and out: what is sent, what only reads, what is refused and with which message."""
 
 from __future__ import annotations
 
