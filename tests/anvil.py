@@ -1,4 +1,4 @@
-"""An anvil with the rules of Osaka, where one is installed: it has the embedded chain's P-256 precompile natively."""
+"""Starts anvil, if it is installed, with the rules of Osaka, which include the P-256 precompile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collateral: one canonical form, and a cache that renews it, outlives its source and believes nobody."""
+"""Collateral: its canonical form, and the cache, which renews it, verifies it, and works while the source is down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evidence bundle: one canonical file, its root, and a reader that takes nothing else."""
+"""The evidence file: its canonical form and root, and a reader that refuses any other file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses: every single-letter slip in a checksummed one that changes it is found."""
+"""Addresses: the checksum detects every change of a single letter."""
 
 import pytest
 from eth_utils.address import to_checksum_address

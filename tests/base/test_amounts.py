@@ -1,4 +1,4 @@
-"""Amounts: exact both ways, and strict."""
+"""Amounts: exact in both directions, and strict."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The exception tree is what its docstring draws."""
+"""The exception tree is as its docstring draws it."""
 
 from __future__ import annotations
 

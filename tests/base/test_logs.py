@@ -1,4 +1,4 @@
-"""Logs tell what happened, and no secret."""
+"""Logs show events and never a secret."""
 
 import io
 import json

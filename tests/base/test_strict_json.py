@@ -1,4 +1,4 @@
-"""JSON of strangers: none of it may overrun the parser's stack, take long to be refused, or be read in two ways."""
+"""JSON from strangers: it cannot overrun the parser's stack, is refused quickly, and has one meaning."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Endpoints that are down, on another chain, or talk nonsense; networks and files that are wrong."""
+"""Endpoints that are down, on another chain, or give invalid answers; networks and files that are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deploying from the command line: planned, carried out, verified, and done again when a local chain is gone."""
+"""Deployment from the command line: planned, executed, verified, and repeated after a local chain restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help that teaches: every command is listed, explained, and has an example that parses."""
+"""Help: every command is listed, explained, and has an example that parses."""
 
 from __future__ import annotations
 

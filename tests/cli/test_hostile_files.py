@@ -1,4 +1,4 @@
-"""Commands that are given garbage: an exit code, cause and fix, and never a traceback or a document that is none."""
+"""Commands with malformed files: an exit code, cause and fix, never a traceback or an invalid document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key files: made, brought in, listed; never overwritten, never weak, never shown."""
+"""Key files: created, imported, listed; never overwritten, never weak, never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a process of its own: what it prints while it serves, and how signals end it."""
+"""The command as a separate process: what it prints while it serves, and how signals end it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alters quotes, certificates, evidence and calldata at random, and holds parser, verifier and contract to one law.
+"""Alters quotes, certificates, evidence and calldata at random, and checks parser, verifier and contract by one law.
 
 The law: nothing is accepted that differs from what was signed in a byte, and nothing ends otherwise than by a verdict.
 

@@ -1,4 +1,4 @@
-"""A small EVM for contract tests: pyrevm, our compiler, decoded answers, readable reverts.
+"""A small EVM for contract tests: pyrevm, the project's compiler, decoded answers, readable reverts.
 
     evm = Evm()
     token = evm.deploy("Token", ...)              # any contracts/**/Token.vy; constructor arguments follow

@@ -1,4 +1,4 @@
-"""Plays rounds of a real run on the contracts: join, commit, reveal, seed, seal, unseal, up to the settle window."""
+"""Plays rounds of a real run on the contracts: join, commit, reveal, seed, reports, up to the settle window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few of the fuzzer's cases with every signature computed, and the fuzzer's own honesty."""
+"""Some cases of the fuzzer with every signature computed, and checks of the fuzzer itself."""
 
 from __future__ import annotations
 

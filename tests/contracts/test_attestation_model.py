@@ -1,4 +1,4 @@
-"""The registry against its reference, `earnest.protocol.registry`, over random lives of a run's keys."""
+"""The registry against its reference, `earnest.protocol.registry`, over random sequences of calls."""
 
 from __future__ import annotations
 

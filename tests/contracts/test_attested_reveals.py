@@ -1,4 +1,4 @@
-"""An enclave's signature in `reveal`: who may give one, for what, until when, and what it never does to anyone else.
+"""An enclave's signature in `reveal`: who can give one, for what, until when, and that it affects no other seat.
 
 The registry is an account here, so that every key that it could name is tried; that the real one names no others is for
 `test_attestation_registry.py` to say.

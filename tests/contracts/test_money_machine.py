@@ -1,4 +1,4 @@
-"""Whatever anyone does, in whatever order: the money of a run obeys invariants 1 to 6 and 9 of Protocol section 12.
+"""In any sequence of calls, the money of a run obeys invariants 1 to 6 and 9 of Protocol section 12.
 
 The machine plays rounds badly: seats miss windows, validators lie, seal nothing, disagree about the state, people
 bond, leave, come back, contest, and time jumps. Every refusal must have a reason of ours. After each step the books

@@ -1,4 +1,4 @@
-"""docs/reverts.md, to which error messages point, explains every reason of every contract, and no other."""
+"""docs/reverts.md, to which error messages point, explains every reason of every contract and no others."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The demo keeps its promises: the model learns, honest work is paid, a cheat earns nothing and loses its bond."""
+"""The demo: the model learns, honest work is paid, a cheat earns nothing and loses bond."""
 
 from __future__ import annotations
 

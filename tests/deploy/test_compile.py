@@ -1,4 +1,4 @@
-"""Artifacts: what the sources compile to, on any machine, small enough for a chain."""
+"""Artifacts: equal to what the sources compile to, on any machine, and small enough for a chain."""
 
 from __future__ import annotations
 

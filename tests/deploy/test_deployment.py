@@ -1,4 +1,4 @@
-"""Plan, run, verify: a deployment matches its plan, survives being killed, and no other code passes for it."""
+"""Plan, run, verify: a deployment matches its plan, continues after a kill, and other code is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of networks, and where their endpoints come from."""
+"""The table of networks, and the sources of their endpoints."""
 
 from __future__ import annotations
 

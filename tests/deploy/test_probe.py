@@ -1,4 +1,4 @@
-"""Whether a chain can check P-256 signatures is asked of the chain itself, whatever answers at that address."""
+"""The probe for P-256 asks the chain itself, whatever code answers at that address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes said is part of a failure's report."""
+"""Adds the output of the processes to the report of a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes for the end-to-end tests: a chain, the people who use it, and an eye on what the chain says.
+"""Real processes for the end-to-end tests: a chain, its accounts, and access to what the chain records.
 
 Windows are long enough for any machine; the chain's clock is moved on once everything that a window is for has
 happened, so that nobody waits for time to pass. Everything else is as in the wild: blocks come by themselves.

@@ -1,4 +1,4 @@
-"""Servers that misbehave: endpoints that go and come back or are elsewhere, and one that serves lies."""
+"""Servers that misbehave: endpoints that stop and restart or are on another chain, one that serves wrong objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole run by real processes over real JSON-RPC, with two of them killed at the worst moment."""
+"""A whole run by real processes over real JSON-RPC, two of which are killed at critical moments."""
 
 from __future__ import annotations
 

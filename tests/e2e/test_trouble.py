@@ -1,4 +1,4 @@
-"""Nodes in trouble: refused at the start with a clear error, or carrying on through what others do to them."""
+"""Nodes in trouble: refused at the start with a clear error, or continuing in spite of what others do to them."""
 
 from __future__ import annotations
 

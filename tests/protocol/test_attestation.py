@@ -1,4 +1,4 @@
-"""Policies and what binds an enclave's key, spelled out once more."""
+"""Policies, and the hashes that bind an enclave's key, computed a second time here."""
 
 import json
 from dataclasses import fields, replace

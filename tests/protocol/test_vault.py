@@ -1,4 +1,4 @@
-"""The reference vault under random use: the money invariants of protocol section 12 after every step."""
+"""The reference vault in random use: the money invariants of protocol section 12 after every step."""
 
 from collections import Counter
 

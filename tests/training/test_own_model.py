@@ -1,4 +1,4 @@
-"""The page on one's own model does what it says; DiLoCo without a chain is the DiLoCo of a run."""
+"""The blocks of docs/own-model.md work, and DiLoCo without a chain gives the same updates as in a run."""
 
 from __future__ import annotations
 

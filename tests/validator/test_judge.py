@@ -1,4 +1,4 @@
-"""A round judged whole: honest work is weighed, every attack meets its verdict, and failure is nobody's fault."""
+"""A round judged whole: honest work gets weight, every attack its verdict, and failures of the machine no verdict."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The validator node in whole runs: what it judges, what it says of what it could not judge, what it remembers."""
+"""The validator node in whole runs: what it judges, when it abstains, and what it keeps over a restart."""
 
 from __future__ import annotations
 

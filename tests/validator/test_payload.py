@@ -1,4 +1,4 @@
-"""Is the payload what its manifest promised? Every broken one gets its verdict and a reason, and none a crash."""
+"""Checks of a payload: every broken one gets its verdict and a reason, and none causes a crash."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The little of X.509 that a quote's chain needs, against `cryptography` and against hostile bytes."""
+"""Parsing of certificates in a quote's chain, compared with `cryptography`, and with hostile bytes."""
 
 import pytest
 from cryptography import x509

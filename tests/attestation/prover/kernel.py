@@ -1,4 +1,4 @@
-"""The kernel's half of configfs-tsm, as drivers/virt/coco/guest/report.c has it, over a temporary folder.
+"""Imitates the kernel's part of configfs-tsm, as drivers/virt/coco/guest/report.c has it, in a temporary folder.
 
 Making a folder makes the request's files; the blob is taken when its file is closed, and counts in `generation`;
 reading `outblob` without one fails with EINVAL; a request goes away whole.

@@ -1,4 +1,4 @@
-"""The enclave key: signs statements as the contract recovers them, and does not leave."""
+"""The enclave key: signs statements as the contract recovers them, and is never returned or printed."""
 
 from __future__ import annotations
 

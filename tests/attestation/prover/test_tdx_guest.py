@@ -1,4 +1,4 @@
-"""Quotes through the kernel's report interface, against a kernel of our own that behaves as Linux's does."""
+"""Quotes through the kernel's report interface, against an imitation that behaves as Linux does."""
 
 from __future__ import annotations
 

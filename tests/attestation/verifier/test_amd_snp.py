@@ -1,4 +1,4 @@
-"""AMD SEV-SNP: real reports have good signatures and are refused all the same; a good one passes."""
+"""AMD SEV-SNP: real reports have valid signatures, but are refused for other reasons; a good one is accepted."""
 
 from __future__ import annotations
 

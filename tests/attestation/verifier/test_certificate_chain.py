@@ -1,4 +1,4 @@
-"""Chains to a pinned root: what RFC 5280 asks of a straight path, each rule alone."""
+"""Certificate chains to a pinned root: each rule of RFC 5280 for a straight path, tested alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event logs: a real one replays to the quote's registers, and nothing else does."""
+"""Event logs: a real one replays to the quote's registers, any other is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence and roots made to end a validator rather than to be refused by it."""
+"""Hostile evidence and roots, made to crash a validator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: real reports verify, and every part of them is bound."""
+"""NVIDIA GPUs: real reports verify, and a change of any part is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotes off chain: every public vector, every rule of a policy both ways, and evidence that is hostile."""
+"""Verification of quotes off chain: every public vector, every rule of a policy, and hostile evidence."""
 
 from __future__ import annotations
 

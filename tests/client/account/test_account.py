@@ -1,4 +1,4 @@
-"""A node that is killed at any instruction starts again and goes on: nothing is committed or sent twice."""
+"""A node that is killed at any moment continues after a restart: nothing is committed or sent twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking part: what is missing is listed, what is done already is not done again, what is impossible is said first."""
+"""Transactions of an account: missing ones are listed, done ones left out, impossible ones refused."""
 
 from __future__ import annotations
 

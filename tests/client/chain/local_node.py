@@ -1,4 +1,4 @@
-"""A JSON-RPC node of our own on a real port, with a transaction pool, that misbehaves in any way a test asks for."""
+"""A JSON-RPC node on a real port, with a transaction pool, that can be made to misbehave."""
 
 from __future__ import annotations
 

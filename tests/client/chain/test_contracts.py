@@ -1,4 +1,4 @@
-"""The wrappers speak the contracts' language, word for word."""
+"""The wrappers have every function of the contracts, with the same names and arguments."""
 
 from __future__ import annotations
 

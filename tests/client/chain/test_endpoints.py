@@ -1,4 +1,4 @@
-"""Bad endpoints, each a clear error, and each survived when another endpoint is honest."""
+"""Bad endpoints: each gives a clear error, and does no harm if another endpoint is honest."""
 
 from __future__ import annotations
 

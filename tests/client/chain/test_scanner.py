@@ -1,4 +1,4 @@
-"""The scanner gives every event once, in order, and none of a fork, whatever the endpoint allows."""
+"""The scanner returns every event once, in order, and none of a fork, whatever range the endpoint allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is due to be settled is found and sent once, whatever others did, and what is past its window is left alone."""
+"""Settlement calls: what is due is found and sent once, whatever others did; what is past its window is not sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attestation as the chain tells it: keys, attested reveals, denials and revocations, folded into the record."""
+"""Attestation in the record: keys, attested reveals, denials and revocations, from the chain's events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's files come from a stranger: they are what the contract names, or refused with the reason."""
+"""A run's files come from strangers: they match the hashes in the contract, or are refused with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A follower reaches the states that everybody reaches: late, after a restart, without payloads, through forks."""
+"""A follower derives the same states as everybody: late, after a restart, without payloads, through forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reason out of a stranger's measurements file."""
+"""The reason of a verdict, read from a stranger's measurements file."""
 
 from __future__ import annotations
 

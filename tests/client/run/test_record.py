@@ -1,4 +1,4 @@
-"""The record says of every round what the contract says, however its events arrive."""
+"""The record equals the contract's state for every round, in whatever batches its events arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching from servers that nobody has reason to trust."""
+"""Fetching from servers that cannot be trusted."""
 
 import gzip
 import socket

@@ -1,4 +1,4 @@
-"""The trainer node: it works in the rounds in which its seat is its own, and what it committed to it reveals."""
+"""The trainer node: it works in the rounds in which it owns its seat, and reveals what it committed to."""
 
 from __future__ import annotations
 

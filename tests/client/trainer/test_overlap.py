@@ -1,4 +1,4 @@
-"""A trainer at work in a round while the round before is revealed, judged and settled."""
+"""A trainer that trains one round while the round before is revealed, judged and settled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer on data of its own: the manifest commits to its root, and the update is clipped and noised."""
+"""A trainer with private data: the manifest commits to its root, and the update is clipped and gets noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer's seconds: which were training, which were waiting, and for what."""
+"""The timesheet: seconds of training, and seconds of waiting by reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trainer carries from round to round, with updates that counted and updates that did not."""
+"""States that a trainer carries from round to round, after updates that counted and updates that did not."""
 
 from __future__ import annotations
 

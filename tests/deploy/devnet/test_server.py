@@ -1,4 +1,4 @@
-"""The embedded chain over HTTP: its beat, its queue, its limits, and that a client sees what it sees in process."""
+"""The embedded chain over HTTP: its block times, its queue, its limits, and the same answers as in process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error feedback: what wasn't sent is sent later, once, and only if the round counted."""
+"""Error feedback: what was not sent is sent later, once, and only if the round counted."""
 
 import pytest
 import torch

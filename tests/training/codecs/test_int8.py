@@ -1,4 +1,4 @@
-"""int8: what is rounded how, and what is refused (Protocol sections 5 and 13)."""
+"""int8: how numbers are rounded, and what is refused (Protocol sections 5 and 13)."""
 
 import struct
 

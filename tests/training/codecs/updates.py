@@ -1,4 +1,4 @@
-"""Updates for the codec tests, and a second, slow writer of topk-2bit files: plain Python, one bit stream each."""
+"""Updates for the codec tests, and a second, slow writer of topk-2bit files in plain Python."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""A round that is broken off anywhere goes on from its checkpoint and ends with the same bits."""
+"""A round that is interrupted anywhere continues from its checkpoint and ends with the same bits."""
 
 from __future__ import annotations
 

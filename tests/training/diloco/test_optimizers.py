@@ -1,4 +1,4 @@
-"""Inner optimizers, their rates over a run, and what of them survives a restart."""
+"""Inner optimizers, their rates over a run, and their state after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices are chosen, never assumed; reduced precision trains where there is it."""
+"""The choice of the device, and training in reduced precision where a device supports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes die and get stuck; the node does not hang, says what happened, and the next round is the same as ever."""
+"""Processes die or hang; the node does not hang, reports the cause, and trains the next round with the same result."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What goes over the socket arrives whole, and an end that is gone is noticed."""
+"""Frames on the socket arrive whole, and a closed connection is noticed."""
 
 import socket
 from threading import Thread

@@ -1,4 +1,4 @@
-"""A trainer node whose rounds are done by several processes: to the run it is a trainer like any other."""
+"""A trainer node whose rounds are trained by several processes is, for the run, a trainer like any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bundled task: every byte in its place, nothing learnt from what is reported on."""
+"""The bundled task: every byte at its place, and no training on the report split."""
 
 import math
 from importlib.resources import files
