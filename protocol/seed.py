@@ -21,10 +21,10 @@ OWN = "own"
 
 
 SEED_BLOCK = 1
-"""The seed mixes in the hash of this block after its request."""
+"""Number of blocks from the request to the block whose hash enters the seed."""
 
 SEED_DELAY = 3
-"""It is drawn after this many blocks: whoever builds the hashed block cannot know the randomness of then."""
+"""The seed is drawn more than this many blocks after the request, so that the builder of the hashed block cannot know the
 
 
 def round_seed(block_hash: bytes, randomness: bytes, run: int, round: int) -> bytes:

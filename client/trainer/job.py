@@ -1,4 +1,4 @@
-"""One round's training in a thread of its own, so that the node can go on with what is due on the chain."""
+"""One round's training in a separate thread, so that the node can send what is due on the chain meanwhile."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ Forge = Callable[[HonestWork], bytes | None]
 
 
 class PrivateDataMissing(EarnestError):
-    """The run trains on private data and none was given, or the reverse."""
+    """The run trains on private data and none was given, or data was given and the run uses none."""
 
 
 class TrainerNode(Node):

@@ -1,6 +1,6 @@
 """Generated rounds on which the contracts and `earnest.protocol` must agree, to the last wei.
 
-Everything is real: validators join, trainers commit and reveal, reports are sealed and opened, whoever settles
+Everything is real: validators join, trainers commit and reveal, reports are committed and revealed, whoever settles
 passes the reference's hints. Only the start is shared: a few runs with their trainers are set up once, and each
 round is played on a snapshot of them.
 """

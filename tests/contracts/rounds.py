@@ -76,7 +76,7 @@ def fund(system: System, who: str, wei: int) -> None:
 
 @dataclass
 class Run:
-    """One run and what the test knows of it. Reports by round and validator seat, as sealed."""
+    """One run, and the test's copy of it. Reports by round and validator seat, as committed."""
 
     system: System
     id: int
@@ -205,7 +205,7 @@ class Run:
     def score(
         self, reports: Mapping[int, Report], round: int = 0, sealed: Mapping[int, Report] | None = None
     ) -> None:
-        """Seed, seal (`sealed`, else `reports`), open `reports`, and on to the settle window."""
+        """Draws the seed, commits to `sealed` (default: `reports`), reveals `reports`, goes on to the settle window."""
         self.enter("report_commit", round)
         self.seed(round)
         self.seal(reports if sealed is None else sealed, round)

@@ -1,8 +1,9 @@
 """In any sequence of calls, the money of a run obeys invariants 1 to 6 and 9 of Protocol section 12.
 
-The machine plays rounds badly: seats miss windows, validators lie, seal nothing, disagree about the state, people
-bond, leave, come back, contest, and time jumps. Every refusal must have a reason of ours. After each step the books
-are compared with what the events said; in the end everybody leaves, and the vault must be empty but for donations.
+The machine plays rounds badly: seats miss windows, validators lie, commit to no report, disagree about the state,
+people bond, leave, come back, contest, and time jumps. Every refusal must have a reason of ours. After each step the
+books are compared with what the events said; in the end everybody leaves, and the vault must be empty but for
+donations.
 """
 
 from __future__ import annotations
@@ -382,7 +383,7 @@ class MoneyMachine(RuleBasedStateMachine):
 
     @invariant()
     def stakes_of_a_round_never_change(self) -> None:
-        """Invariant 9: once the first report is sealed."""
+        """Checks invariant 9: once the first report is committed."""
         if not hasattr(self, "run"):
             return
         for round in range(self.run.params.rounds + 1):
