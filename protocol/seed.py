@@ -24,7 +24,8 @@ SEED_BLOCK = 1
 """Number of blocks from the request to the block whose hash enters the seed."""
 
 SEED_DELAY = 3
-"""The seed is drawn more than this many blocks after the request, so that the builder of the hashed block cannot know the
+"""The seed is drawn more than this many blocks after the request, so that the builder of the hashed block cannot know
+the randomness of the drawing block."""
 
 
 def round_seed(block_hash: bytes, randomness: bytes, run: int, round: int) -> bytes:
