@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from earnest.base.errors import Reverted
 from earnest.cli.app import make_group
-from earnest.cli.commands.run_create import example_file, open_run, serve_objects
+from earnest.cli.commands.run_create import example_file, object_server, open_run, serve_objects
 from earnest.cli.commands.run_fetch import fetch_model
 from earnest.cli.commands.run_show import run_answer
 from earnest.cli.exits import UsageError
@@ -80,13 +81,18 @@ def create(
         return example_file()
     if file is None:
         raise UsageError("no run file was given", "write one: `earnest run create --example > run.toml`")
-    with Session(flags) as session:
-        changes = {"start_in_s": start_in, "rounds": rounds}
-        answer = open_run(session, RunFile.read(file).changed(changes))
-        if session.settings.serve is None or flags.dry_run:
-            return answer
-        show_answer(answer, session.environment.stdout, as_json=flags.json)
-    serve_objects(session)  # the session is closed, so other commands can use the key
+    changes = {"start_in_s": start_in, "rounds": rounds}
+    with ExitStack() as serving:
+        with Session(flags) as session:
+            run_file = RunFile.read(file).changed(changes)
+            if session.settings.serve is None:
+                return open_run(session, run_file)
+            server = serving.enter_context(object_server(session))  # binds before anything is paid
+            answer = open_run(session, run_file)
+            if flags.dry_run:
+                return answer
+            show_answer(answer, session.environment.stdout, as_json=flags.json)
+        serve_objects(session, server)  # the session is closed, so other commands can use the key
     return None
 
 
@@ -117,8 +123,9 @@ def serve(run: RunNumber, /, *, flags: ServeFlags = SERVE) -> None:
             {"run": run, "serve": session.settings.serve, "uri": record.uri},
             [f"Run {run} names {record.uri}"],
         )
-        show_answer(served, session.environment.stdout, as_json=flags.json)
-        serve_objects(session)
+        with object_server(session) as server:
+            show_answer(served, session.environment.stdout, as_json=flags.json)
+            serve_objects(session, server)
 
 
 @app.command

@@ -98,10 +98,15 @@ def _files_url(session: Session) -> str:
     return str(session.public_folder.resolve())
 
 
-def serve_objects(session: Session) -> None:
-    """Serves the account's public objects until SIGTERM or Ctrl-C."""
-    address, folder = session.settings.serve_address, session.public_folder
+def object_server(session: Session) -> ObjectServer:
+    """Returns the server of the account's public objects on --serve; it binds the address when it is entered."""
+    address = session.settings.serve_address
     assert address is not None
-    with session.environment.stopping() as stop, ObjectServer(folder, *address) as server:
-        session.notice(f"serving {folder} on {server.url} until stopped (Ctrl-C)")
+    return ObjectServer(session.public_folder, *address)
+
+
+def serve_objects(session: Session, server: ObjectServer) -> None:
+    """Lets the server run until SIGTERM or Ctrl-C."""
+    with session.environment.stopping() as stop:
+        session.notice(f"serving {session.public_folder} on {server.url} until stopped (Ctrl-C)")
         stop.wait()

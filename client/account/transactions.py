@@ -17,6 +17,7 @@ from earnest.protocol.merkle import admission_proof
 from earnest.protocol.run import Role, RunParams
 
 MAX_URI_BYTES = 256
+BOND_TOO_SMALL = "runs: bond too small"
 
 
 class NotAdmittedError(EarnestError):
@@ -118,7 +119,7 @@ def join_calls(
     """Takes a seat: the missing part of the bond, then `join`. `take` is the seat to take over if none is free.
 
     Raises NotAdmittedError if the account is not on the run's admission list, NotDueError if the
-    account has a seat already or is taking its bond out.
+    account has a seat already or is taking its bond out, or if the chain would refuse `join` once the bond is up.
     """
     params = contracts.runs.run_params(run, at=at)
     if (held := contracts.runs.seat_of(run, account, at=at)) is not None:
@@ -129,15 +130,61 @@ def join_calls(
         )
     _check_staying(contracts, run, account, at)
     proof = _proof(params, admission, account, role)
+    seat = NO_SEAT if take is None else take
+    join = contracts.runs.join(run, role, operator, checked_uri(uri), proof, seat)
     bonded = contracts.vault.bond_of(contracts.settlement.address, run, account, at=at)
+    _check_seat(contracts, run, params, role, join, max(bond, bonded), operator, take, account, at)
     steps: list[PlannedCall] = []
     if bonded < bond:
         steps += topped_up(contracts, account, bond - bonded, at)
         put = contracts.vault.bond(contracts.settlement.address, run, bond - bonded)
         steps.append(PlannedCall("bond", "put up the bond for this run", put))
-    seat = NO_SEAT if take is None else take
-    join = contracts.runs.join(run, role, operator, checked_uri(uri), proof, seat)
     return [*steps, PlannedCall("join", f"take a {role.name.lower()} seat", join)]
+
+
+def _check_seat(
+    contracts: Contracts,
+    run: int,
+    params: RunParams,
+    role: Role,
+    join: Call,
+    bond: int,
+    operator: str,
+    take: int | None,
+    account: str,
+    at: BlockRef,
+) -> None:
+    """Raises if `join` would fail after the bond is up: that bond would be out of reach for the exit delay.
+
+    The chain runs `join` for every check that comes before the bond's; the later ones are repeated here. Whether a
+    seat may be taken over is only known to the chain: it is checked here if the account's bond is up already.
+    """
+    name = role.name.lower()
+    minimum, limit = (
+        (params.trainer_min_bond, params.trainer_limit)
+        if role is Role.TRAINER
+        else (params.validator_min_bond, params.validator_limit)
+    )
+    if bond < minimum:
+        raise NotDueError(
+            f"the bond of a {name} is at least {tokens(contracts, minimum, at)}, not {tokens(contracts, bond, at)}",
+            "give a larger --bond, or leave it out for the minimum",
+        )
+    if int(operator, 16) == 0:
+        raise NotDueError("the zero address cannot be an operator", "give the address of your node's key")
+    try:
+        contracts.runs.chain.call(join.to, join.data, at, sender=account)
+    except Reverted as refusal:
+        if refusal.reason != BOND_TOO_SMALL:
+            raise
+    taken = contracts.runs.seat_counts(run, at=at)[role - 1]
+    if taken >= limit and take is None:
+        raise NotDueError(
+            f"all {limit} {name} seats of run {run} are taken",
+            f"see `earnest run show {run}`: `--take SEAT` takes over an inactive seat or the smallest bond",
+        )
+    if taken < limit and take is not None:
+        raise NotDueError(f"run {run} has free {name} seats", "leave out --take")
 
 
 def _check_staying(contracts: Contracts, run: int, account: str, at: BlockRef) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict
@@ -252,6 +253,48 @@ def test_an_account_that_is_not_admitted_is_refused_before_paying(place: Place, 
     assert result.code == 1
     assert result.error["code"] == "not_admitted"
     assert cli("stake", "show", *place.acting("latecomer"), "--json").document["bonds"] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--bond", "99"], "the bond of a trainer is at least 100"),
+        (["--operator", "0x" + "0" * 40], "zero address"),
+        (["--take", "0"], "has free trainer seats"),
+    ],
+)
+def test_a_seat_that_cannot_be_taken_is_refused_before_the_bond_is_up(
+    flags: list[str], told: str, place: Place, cli: Cli
+) -> None:
+    command = ["run", "join", "1", "--role", "trainer", *flags, *place.acting("latecomer"), "--json"]
+    for dry_run in (["--dry-run"], []):
+        assert told in cli(*command, *dry_run).error["cause"]
+    assert cli("stake", "show", *place.acting("latecomer"), "--json").document["bonds"] == []
+
+
+def test_a_full_run_and_a_run_that_is_over_take_no_bond(
+    place: Place, changed: Callable[[str, str], str], cli: Cli
+) -> None:
+    file = changed("trainers = 4", "trainers = 1")
+    full = str(cli("run", "create", file, *place.acting("sponsor"), "--json").document["run"])
+    assert cli("run", "join", full, "--role", "trainer", *place.acting("trainer")).code == 0
+    command = ["run", "join", full, "--role", "trainer", *place.acting("sponsor"), "--json"]
+    assert f"all 1 trainer seats of run {full} are taken" in cli(*command, "--dry-run").error["cause"]
+    assert "are taken" in cli(*command).error["cause"]
+    place.devnet.travel(place.devnet.now() + 10_000_000)
+    assert cli(*command).error["reason"] == "runs: too late to join"
+    bonds = cli("stake", "show", *place.acting("sponsor"), "--json").document["bonds"]
+    assert int(full) not in [bond["run"] for bond in bonds]
+
+
+def test_an_address_in_use_is_refused_before_the_budget_is_paid(place: Place, cli: Cli) -> None:
+    count = len(cli("status", *place.acting("sponsor"), "--json").document["runs"])
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        url = ["--serve", f"127.0.0.1:{busy.getsockname()[1]}", *place.acting("sponsor"), "--json"]
+        for dry_run in (["--dry-run"], []):
+            refused = cli("run", "create", str(place.run_file), *url, *dry_run)
+            assert "cannot serve objects" in refused.error["cause"]
+    assert len(cli("status", *place.acting("sponsor"), "--json").document["runs"]) == count
 
 
 def test_a_node_without_a_seat_says_how_to_get_one(place: Place, cli: Cli) -> None:
