@@ -26,6 +26,7 @@ attestation  AttesterError with NoTeeError, CollateralUnavailable, EvidenceFileE
 client       BundleError, JournalForeign (a StorageError), NarrowingError, NoSeatError, NotAdmittedError, NotDueError,
              PrivateDataMissing, RpcErrorAnswer (a BadAnswer), RunFileError, UnfinishedError
 deploy       DeploymentError, ManifestError, NetworkError
+demo         AttackError
 cli          Interrupted, SettingsError, UsageError
 """
 
