@@ -42,6 +42,9 @@ HALF_ORDER: constant(uint256) = 578960446186580977117854925043439539264187821395
 SEED_BLOCK: constant(uint256) = 1           # the seed mixes in the hash of this block after the request
 SEED_DELAY: constant(uint256) = 3           # and is drawn after this many: its builder cannot know the randomness of then
 
+STAKES_ROUND: constant(uint256) = 32        # fields of `counts`
+OUTBIDS: constant(uint256) = 216
+
 SETTLEMENT: public(immutable(address))
 VAULT: public(immutable(address))
 TERMS: public(immutable(address))
@@ -51,7 +54,9 @@ run_count: public(uint256)
 run_sponsor: public(HashMap[uint256, address])
 runs: HashMap[uint256, ITrainingRuns.Terms]
 policies: HashMap[uint256, bytes32]        # only of runs that take attestations
-counts: HashMap[uint256, uint256]          # trainer seats taken (16 bits), validator seats (16), round of the last stakes
+# trainer seats taken (16 bits), validator seats (16), round of the last stakes (24); from bit 216 on: seats outbid (16) from
+# a round on (24)
+counts: HashMap[uint256, uint256]
 rounds: HashMap[uint256, Round]            # by `_at`
 stakes: HashMap[uint256, uint256[8]]       # by `_at`: validators' stakes, two a word
 enclave_key: public(HashMap[uint256, HashMap[address, uint256]])   # run -> trainer -> address (160 bits), expiry
@@ -124,8 +129,9 @@ def join(
     @param operator Key that commits, reveals and reports; may be the caller.
     @param uri Location of the caller's payloads.
     @param proof Admission proof; empty for a trainer of an open run.
-    @param take `max_value(uint256)` for a free seat; when there is none, the seat to take over: one silent for eight
-           rounds, or the trainer seat with the smallest bond for 1.25 times that bond.
+    @param take `max_value(uint256)` for a free seat; when there is none, the seat to take over: one whose bond is leaving,
+           a silent one, or the trainer seat with the smallest bond for 1.25 times that bond. A quarter of the trainer
+           seats, at least one, can be outbid in a round.
     @return The seat's index.
     """
     word: uint256 = self._schedule(run)
@@ -150,7 +156,7 @@ def join(
         self.counts[run] += 1 << (16 * (role - 1))
     else:
         assert take != FREE_SEAT, "runs: no free seat"
-        replaced = self._check_takeover(run, role, seat, stake, current)
+        replaced = self._take_over(word, run, role, seat, stake, current, next)
     seats._seat(run, role, seat, msg.sender, operator, stake, next)
     log ITrainingRuns.SeatTaken(
         run=run,
@@ -628,21 +634,43 @@ def _check_owner_or_operator(key: uint256, round: uint256):
 
 
 @internal
-@view
-def _check_takeover(run: uint256, role: uint256, seat: uint256, stake: uint256, current: uint256) -> address:
+def _take_over(
+    word: uint256, run: uint256, role: uint256, seat: uint256, stake: uint256, current: uint256, next: uint256
+) -> address:
     """
-    @dev The tenure must have begun at least one full round ago, so that one previous tenure is enough to settle.
+    @dev One previous tenure must be enough to settle, so none that began with the current round can be taken, but in
+         round 0, which no round precedes. Outbids need a tenure of a full round; before the start, any.
     @return Account that loses the seat.
     """
     key: uint256 = seats._key(run, role, seat)
     tenure: uint256 = seats._current(key)
-    assert seats._round(tenure, seats.SINCE) < current, "runs: seat taken too recently"
-    if not seats._silent(key, current):
+    owner: address = seats._owner(tenure)
+    since: uint256 = seats._round(tenure, seats.SINCE)
+    before: uint256 = current if next != 0 else 1
+    free: bool = self._live_bond(run, owner) == 0 or seats._silent(key, current)
+    open: bool = free and (since != current or current == 0)
+    assert open or since < before, "runs: seat taken too recently"
+    if not free:
         assert role == constants.TRAINER, "runs: validator is not silent"
         bond: uint256 = seats.seats[key].stakes & constants.AMOUNT_MASK
         assert stake * 4 >= bond * 5, "runs: bond does not outbid"
-        seats._check_smallest(run, seat, self._taken(run, role), current)
-    return seats._owner(tenure)
+        seats._check_smallest(run, seat, self._taken(run, role), before)
+        if next != 0:
+            self._count_outbid(word, run, next)
+    return owner
+
+
+@internal
+def _count_outbid(word: uint256, run: uint256, next: uint256):
+    """
+    @dev Otherwise somebody with enough money for one round could empty a run of its trainers.
+    """
+    counts: uint256 = self.counts[run]
+    outbids: uint256 = counts >> OUTBIDS
+    if outbids >> 16 != next:
+        outbids = next << 16
+    assert outbids & constants.SEATS_MASK < max(self._limit(word, constants.TRAINER) // 4, 1), "runs: no outbid left"
+    self.counts[run] = (counts & (2**OUTBIDS - 1)) | ((outbids + 1) << OUTBIDS)
 
 
 @internal
@@ -686,12 +714,12 @@ def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
             active |= 1 << seat
             total += stake
             words[seat // 2] |= stake << (128 * (seat % 2))
-    stored: uint256 = counts >> 32
+    stored: uint256 = (counts >> STAKES_ROUND) & constants.ROUND_MASK
     last: uint256[8] = self.stakes[self._at(run, stored)]
     if keccak256(abi_encode(words)) != keccak256(abi_encode(last)):
         stored = round
         self.stakes[self._at(run, round)] = words
-        self.counts[run] = (counts & (2**32 - 1)) | (round << 32)
+        self.counts[run] = (counts & ~(constants.ROUND_MASK << STAKES_ROUND)) | (round << STAKES_ROUND)
     fixed: uint256 = tally | total | (active << votes.ACTIVE) | (stored << votes.STAKES)
     self.rounds[self._at(run, round)].tally = fixed
     return fixed

@@ -31,6 +31,9 @@ SETTLE_PAGE: Final = 64
 SILENT_ROUNDS: Final = 8
 """A trainer seat without a commitment for this many rounds can be taken over by anyone who qualifies."""
 
+OUTBID_SHARE: Final = 4
+"""One in this many trainer seats, at least one, can be outbid in a round."""
+
 ACTIVE_ROUNDS: Final = 2
 """A validator seat counts for this many rounds after it joined, asked back or revealed a report."""
 

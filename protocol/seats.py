@@ -12,6 +12,7 @@ from earnest.protocol.constants import (
     ACTIVE_ROUNDS,
     MAX_VALIDATORS,
     NO_SEAT,
+    OUTBID_SHARE,
     SILENT_ROUNDS,
     TAKEOVER_DENOMINATOR,
     TAKEOVER_NUMERATOR,
@@ -71,6 +72,9 @@ class SeatsModel:
     snapshots: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """Stakes that vote in a round, for each round with a report commit."""
 
+    outbids: dict[int, int] = field(default_factory=dict[int, int])
+    """Trainer seats outbid from each round on."""
+
     def __post_init__(self) -> None:
         self.rounds = self.rounds or self.params.rounds
         self.schedule = self.params.schedule()
@@ -102,10 +106,12 @@ class SeatsModel:
         live_bond: int,
         admitted: bool = True,
         take: int = NO_SEAT,
+        leaving: bool = False,
     ) -> int:
         """Gives the account a seat from the next round on. Returns the seat.
 
-        `live_bond`: the account's bond in the vault, 0 once its exit has started.
+        `live_bond`: the account's bond in the vault, 0 once its exit has started. `leaving`: the owner of the seat
+        to take has no live bond.
         """
         current, following = self.clock(now)
         require(following < self.rounds, "runs: too late to join")
@@ -115,12 +121,13 @@ class SeatsModel:
         seats = self.seats(role)
         if len(seats) < self._limit(role):
             require(take == NO_SEAT, "runs: a seat is free")
-            seat = len(seats)
+            seat, outbid = len(seats), False
         else:
             require(take != NO_SEAT, "runs: no free seat")
-            self._check_takeover(role, take, live_bond, current)
-            seat = take
+            seat, outbid = take, self._outbids(role, take, live_bond, leaving, current, following)
         require(operator != ZERO_ADDRESS, "runs: no operator")
+        if outbid:
+            self.outbids[following] = self.outbids.get(following, 0) + 1
         self._begin(role, seat, account, operator, live_bond, following)
         return seat
 
@@ -249,35 +256,46 @@ class SeatsModel:
             seats.append(SeatHistory())
         else:
             del self.members[seats[seat].tenures[-1].owner]
+            if seats[seat].tenures[-1].from_round == following:
+                seats[seat].tenures.pop()  # it never began
         barred = self.barred.get(account, 0)
         seats[seat].tenures.append(Tenure(account, following, Timeline(operator), barred))
         seats[seat].stakes.set(following, stake)
         self.members[account] = role, seat
 
-    def _check_takeover(self, role: Role, seat: int, live_bond: int, current: int) -> None:
-        """Raises Refused unless the tenure began at least a full round ago, and is silent or the smallest and outbid.
+    def _outbids(
+        self, role: Role, seat: int, live_bond: int, leaving: bool, current: int, following: int
+    ) -> bool:
+        """Returns True for an outbid that counts. Refuses what cannot be taken.
 
-        So one previous tenure is enough to settle the last round. Seats that changed hands since then cannot be
-        taken, and are not compared.
+        One previous tenure must be enough to settle, so none that began with the current round can be taken, but in
+        round 0, which no round precedes. A tenure whose bond is leaving or that is silent can be taken by anyone;
+        another one only if it is a trainer's of a full round (before the start: any) and the smallest is outbid.
         """
         tenure = self._last(role, seat)
         require(tenure is not None, "runs: empty seat")
         assert tenure is not None
-        require(tenure.from_round < current, "runs: seat taken too recently")
-        if self._silent(self.seats(role)[seat], tenure, current):
-            return
+        free = leaving or self._silent(self.seats(role)[seat], tenure, current)
+        before = current if following else 1
+        open_ = free and (tenure.from_round != current or current == 0)
+        require(open_ or tenure.from_round < before, "runs: seat taken too recently")
+        if free:
+            return False
         require(role == Role.TRAINER, "runs: validator is not silent")
         bond = self._newest_stake(seat)
         outbid = live_bond * TAKEOVER_DENOMINATOR >= bond * TAKEOVER_NUMERATOR
         require(outbid, "runs: bond does not outbid")
-        others = [i for i, record in enumerate(self.trainers) if record.tenures[-1].from_round < current]
+        others = [i for i, record in enumerate(self.trainers) if record.tenures[-1].from_round < before]
         require(all(self._newest_stake(i) >= bond for i in others), "runs: not the smallest bond")
+        most = max(self.params.trainer_limit // OUTBID_SHARE, 1)
+        require(not following or self.outbids.get(following, 0) < most, "runs: no outbid left")
+        return following > 0
 
     def _newest_stake(self, seat: int) -> int:
         return self.trainers[seat].stakes.latest
 
     def _silent(self, record: SeatHistory, tenure: Tenure, current: int) -> bool:
-        """Returns True if the seat neither committed nor joined in the last 8 rounds; asking back does not count."""
+        """Returns True if the seat neither committed nor joined in the last eight rounds; asking back is no work."""
         quiet = all(round + SILENT_ROUNDS < current for round in record.commitments)
         return quiet and tenure.from_round + SILENT_ROUNDS <= current
 

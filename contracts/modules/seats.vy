@@ -159,12 +159,14 @@ def _name(key: uint256, operator: address, round: uint256):
 @internal
 def _seat(run: uint256, role: uint256, seat: uint256, owner: address, operator: address, stake: uint256, round: uint256):
     """
-    @dev Starts a tenure. The tenure before it stays readable; an account that was barred elsewhere stays barred.
+    @dev Starts a tenure. The tenure before it stays readable, unless it was to begin with the same round and so
+         never did; an account that was barred elsewhere stays barred.
     """
     key: uint256 = self._key(run, role, seat)
     old: uint256 = self.seats[key].tenure
     if old != 0:
-        self.seats[key].previous = old
+        if self._round(old, SINCE) != round:
+            self.seats[key].previous = old
         self.members[run][self._owner(old)] &= ~MEMBER_MASK
     barred: uint256 = self.members[run][owner] >> 16
     self.members[run][owner] = seat | (role << 8) | (barred << 16)

@@ -593,6 +593,7 @@ def test_bar_cannot_be_shaken_off_by_moving(contracts: System) -> None:
     run.join_validators([10**6])
     run.play({0: report([verdict(5), accepted(9)])}, 2)
     take(run, TRAINERS[2], 2 * BOND, 0)
+    start_exit(run, TRAINERS[1])
     take(run, TRAINERS[0], 10 * BOND, 1)  # before the lock: by now it holds the other seat
     run.settle(2)
     run.lock([0], 2)

@@ -81,7 +81,13 @@ class SeatsMachine(RuleBasedStateMachine):
             self.both(
                 lambda seat=seat: self.runs.join(self.run.id, role, operator, "", proof, seat, sender=who),
                 lambda seat=seat: self.model.join(
-                    who, role, operator, self.evm.time, self.live_bond(who), take=seat
+                    who,
+                    role,
+                    operator,
+                    self.evm.time,
+                    self.live_bond(who),
+                    take=seat,
+                    leaving=self.live_bond(self.owner(role, seat)) == 0,
                 ),
             )
 

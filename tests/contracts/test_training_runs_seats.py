@@ -338,8 +338,9 @@ def test_the_next_smallest_can_be_taken_once_the_smallest_is_new(run: Run) -> No
     fill(run)
     run.enter("commit", 5)
     join(run, TRAINERS[3], bond=BOND * 5 // 4, take=0)
+    run.enter("commit", 6)
     join(run, TRAINERS[4], bond=10 * BOND, take=1)
-    assert [owner(run, s, 6) for s in range(3)] == [TRAINERS[3], TRAINERS[4], TRAINERS[2]]
+    assert [owner(run, s, 7) for s in range(3)] == [TRAINERS[3], TRAINERS[4], TRAINERS[2]]
 
 
 @pytest.mark.parametrize("round", [5, 6])
@@ -355,12 +356,74 @@ def test_a_seat_taken_less_than_a_full_round_ago_cannot_be_taken(run: Run, round
     assert [owner(run, 0, r) for r in (6, 7, 8)] == [TRAINERS[3], TRAINERS[3], TRAINERS[4]]
 
 
-def test_a_seat_cannot_be_taken_before_its_first_round_is_over(run: Run) -> None:
+def test_a_seat_cannot_be_outbid_before_its_first_round_is_over(run: Run) -> None:
     fill(run)
-    for round, offset in ((0, -1), (0, 0)):
-        run.enter("commit", round, offset)
-        with refused("runs: seat taken too recently"):
-            join(run, TRAINERS[3], take=0)
+    run.enter("commit", 0)
+    with refused("runs: seat taken too recently"):
+        join(run, TRAINERS[3], bond=9 * BOND, take=0)
+
+
+def test_who_squats_seats_before_the_start_is_outbid_before_it(run: Run) -> None:
+    fill(run, (BOND, BOND, BOND))
+    for seat in range(3):
+        join(run, TRAINERS[3 + seat], bond=2 * BOND, take=seat)
+    assert [owner(run, seat, 0) for seat in range(3)] == list(TRAINERS[3:6])
+    with refused("runs: not the smallest bond"):
+        run.bond(TRAINERS[3], BOND)
+        sync(run, 0)
+        join(run, TRAINERS[6], bond=9 * BOND, take=0)
+
+
+def test_nobody_outbids_more_than_a_quarter_of_the_seats_in_a_round(contracts: System) -> None:
+    """An outsider with more money than all trainers would empty an open run in one round, and leave at once."""
+    run = Run.create(contracts, rounds=20, trainer_limit=9)
+    run.join_trainers(9)
+    run.enter("commit", 3)
+    for seat in range(2):
+        join(run, TRAINERS[20 + seat], bond=2 * BOND, take=seat)
+    with refused("runs: no outbid left"):
+        join(run, TRAINERS[22], bond=2 * BOND, take=2)
+    start_exit(run, TRAINERS[20])
+    join(run, TRAINERS[23], bond=BOND, take=0)  # who leaves at once loses the seat before its first round
+    assert [owner(run, 0, round) for round in (3, 4)] == [TRAINERS[0], TRAINERS[23]]
+    run.enter("commit", 4)
+    join(run, TRAINERS[22], bond=0, take=2)
+
+
+def test_in_a_small_run_one_seat_a_round_can_be_outbid(run: Run) -> None:
+    fill(run)
+    run.enter("commit", 5)
+    join(run, TRAINERS[3], bond=9 * BOND, take=0)
+    with refused("runs: no outbid left"):
+        join(run, TRAINERS[4], bond=9 * BOND, take=1)
+
+
+@pytest.mark.parametrize("round", [0, 1, 3])
+def test_a_tenure_whose_bond_is_leaving_can_be_taken_at_once(run: Run, round: int) -> None:
+    for who in VALIDATORS[:2]:
+        join(run, who, VALIDATOR)
+    fill(run)
+    run.enter("commit", round)
+    for role, seat, leaver, newcomer in (
+        (TRAINER, 2, TRAINERS[2], TRAINERS[3]),
+        (VALIDATOR, 1, VALIDATORS[1], VALIDATORS[2]),
+    ):
+        start_exit(run, leaver)
+        join(run, newcomer, role, take=seat)
+        assert [owner(run, seat, r, role) for r in (round, round + 1)] == [leaver, newcomer]
+
+
+def test_a_tenure_that_leaves_in_its_first_round_is_kept_for_the_round_before(run: Run) -> None:
+    fill(run)
+    run.enter("commit", 3)
+    join(run, TRAINERS[3], bond=2 * BOND, take=0)
+    run.enter("commit", 4)
+    start_exit(run, TRAINERS[3])
+    with refused("runs: seat taken too recently"):
+        join(run, TRAINERS[4], take=0)
+    run.enter("commit", 5)
+    join(run, TRAINERS[4], bond=0, take=0)
+    assert [owner(run, 0, r) for r in (4, 5, 6)] == [TRAINERS[3], TRAINERS[3], TRAINERS[4]]
 
 
 def test_who_is_replaced_plays_the_round_to_its_end_with_its_own_key(run: Run) -> None:
@@ -426,10 +489,11 @@ def test_who_was_replaced_may_join_again(run: Run) -> None:
     fill(run)
     run.enter("commit", 5)
     join(run, TRAINERS[3], bond=BOND * 5 // 4, take=0)
+    run.enter("commit", 6)
     join(run, TRAINERS[0], bond=9 * BOND, take=1)
     assert run.system.runs.seat_of(run.id, TRAINERS[0]) == (TRAINER, 1)
-    assert [owner(run, s, 5) for s in range(2)] == [TRAINERS[0], TRAINERS[1]]
-    assert [owner(run, s, 6) for s in range(2)] == [TRAINERS[3], TRAINERS[0]]
+    assert [owner(run, s, 6) for s in range(2)] == [TRAINERS[3], TRAINERS[1]]
+    assert [owner(run, s, 7) for s in range(2)] == [TRAINERS[3], TRAINERS[0]]
 
 
 def test_the_256th_seat_is_outbid_like_any_other(contracts: System) -> None:
@@ -503,6 +567,7 @@ def test_the_bar_hits_the_former_owner_of_the_seat_not_the_next_one(caught: Run)
 def test_a_bar_follows_the_account_to_its_next_seat(caught: Run) -> None:
     join(caught, account("newcomer"), bond=2 * BOND, take=0)
     lock(caught)
+    start_exit(caught, caught.trainers[1])
     join(caught, caught.trainers[0], bond=9 * BOND, take=1)
     caught.enter("commit", 4)
     with refused("runs: seat is barred"):
@@ -511,6 +576,7 @@ def test_a_bar_follows_the_account_to_its_next_seat(caught: Run) -> None:
 
 def test_a_bar_finds_the_account_in_the_seat_it_has_moved_to(caught: Run) -> None:
     join(caught, account("newcomer"), bond=2 * BOND, take=0)
+    start_exit(caught, caught.trainers[1])
     join(caught, caught.trainers[0], bond=9 * BOND, take=1)
     lock(caught)
     assert caught.system.runs.seat_at(caught.id, TRAINER, 0, 3).barred_until == 5

@@ -124,7 +124,39 @@ def test_who_lost_a_seat_may_join_again():
     seats = joined("small", "large")
     seats.sync(Role.TRAINER, 1, at(0) - 1, 2 * BOND)
     seats.join("newcomer", Role.TRAINER, "newcomer", at(1), 4 * BOND, take=0)
-    assert seats.join("small", Role.TRAINER, "small", at(1), 9 * BOND, take=1) == 1
+    assert seats.join("small", Role.TRAINER, "small", at(2), 9 * BOND, take=1) == 1
+
+
+def test_a_quarter_of_the_seats_at_least_one_can_be_outbid_in_a_round():
+    seats = SeatsModel(replace(SMALL, start=1_000, trainer_limit=9))
+    for i in range(9):
+        seats.join(f"trainer {i}", Role.TRAINER, "key", at(0) - 1, BOND + i)
+    for i in range(2):
+        seats.join(f"rich {i}", Role.TRAINER, "key", at(1), 9 * BOND, take=i)
+    refused("no outbid left", seats.join, "rich 2", Role.TRAINER, "key", at(2) - 1, 9 * BOND, take=2)
+    seats.join("humble", Role.TRAINER, "key", at(1), BOND, take=8, leaving=True)
+    seats.join("rich 2", Role.TRAINER, "key", at(2), 9 * BOND, take=2)
+
+
+def test_before_the_start_any_seat_can_be_outbid():
+    seats = joined("squatter", "other")
+    seats.sync(Role.TRAINER, 1, at(0) - 1, 2 * BOND)
+    refused("not the smallest bond", seats.join, "first", Role.TRAINER, "key", at(0) - 1, 9 * BOND, take=1)
+    seats.join("first", Role.TRAINER, "key", at(0) - 1, 3 * BOND, take=0)
+    seats.join("second", Role.TRAINER, "key", at(0) - 1, 3 * BOND, take=1)
+    assert owners(seats, 0, 0) == ["first"] and owners(seats, 1, 0) == ["second"]
+    refused("seat taken too recently", seats.join, "third", Role.TRAINER, "key", at(0), 9 * BOND, take=0)
+
+
+def test_a_tenure_whose_bond_leaves_can_be_taken_at_once():
+    seats = joined("squatter", "other")
+    take = {"live_bond": BOND, "take": 0, "leaving": True}
+    seats.join("first", Role.TRAINER, "key", at(0), **take)  # no round comes before round 0
+    seats.join("second", Role.TRAINER, "key", at(0), **take)  # the first one's tenure never began
+    assert owners(seats, 0, 0, 1) == ["squatter", "second"]
+    refused("seat taken too recently", seats.join, "third", Role.TRAINER, "key", at(1), **take)
+    seats.join("third", Role.TRAINER, "key", at(2), **take)
+    assert owners(seats, 0, 0, 1, 2, 3) == ["squatter", "second", "second", "third"]
 
 
 def test_a_seat_silent_for_eight_rounds_can_be_taken_at_the_minimum():
