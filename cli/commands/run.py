@@ -207,8 +207,8 @@ def join(
     operator
         Address of the key that your node will use (default: your own).
     take
-        Seat to take over if none is free: one whose bond is leaving, one inactive for 8 rounds, or the smallest bond, for
-        1.25 times that bond.
+        Seat to take over if none is free: one whose bond is leaving, one inactive for 8 rounds, or the smallest bond,
+        for 1.25 times that bond.
     """
     with Session(flags) as session:
         chosen = Role[role.upper()]
