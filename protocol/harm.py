@@ -33,16 +33,17 @@ bet one-sided: good sequences never count as harm.
 **Two processes.** A trainer is harmful if the smaller of two processes, on held-out and on its own data, exceeds the
 threshold. If either null holds, the smaller one exceeds 1/alpha' with probability at most alpha'.
 
-**A run's error.** The threshold 1/alpha' spreads alpha over the restarts (every 10 rounds, so that past
-good rounds are no credit) and over the trainer seats by a union bound, which needs no independence:
-alpha' = alpha * min(1, 10 / rounds) / trainer limit. Validators that share a seed make one test, not several.
+**A run's error.** The threshold 1/alpha' spreads alpha over the restarts (every 10 rounds, so that past good rounds are
+no credit) and over the trainer seats by a union bound, which needs no independence: alpha' = alpha / (windows * trainer
+limit) with windows = ceil(rounds / 10). Validators that share a seed make one test, not several. An account that takes
+over a seat inside a window starts one test more: docs/verification.md.
 
 All arithmetic is float64, one operation at a time, so that validators with the same gains agree to the last bit.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isnan, log
+from math import ceil, isnan, log
 
 ONS_STEP = 2 / (2 - log(3))
 
@@ -64,7 +65,7 @@ class HarmTerms:
     """Rounds 0 to 9 are one test, 10 to 19 the next."""
 
     alpha: float = 1e-6
-    """Largest probability that a run finds any harmless trainer harmful."""
+    """Largest probability that a run whose seats keep their owners finds any harmless trainer harmful."""
 
     def __post_init__(self) -> None:
         if not (self.bound > 0 and self.delta >= 0 and self.delta < self.bound):
@@ -80,7 +81,7 @@ class HarmTerms:
 
 def threshold(terms: HarmTerms, rounds: int, trainer_limit: int) -> float:
     """Returns 1 / alpha', which both processes must exceed for verdict 4."""
-    return trainer_limit / (terms.alpha * min(1.0, terms.restart_rounds / rounds))
+    return ceil(rounds / terms.restart_rounds) * trainer_limit / terms.alpha
 
 
 @dataclass(frozen=True)

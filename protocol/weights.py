@@ -1,34 +1,69 @@
 """Weights from measurements. Protocol section 7.
 
 ```
-g = mean − 2 se of the gains on the held-out sample            m = margin, already less one standard error
-w = floor(65535 * clamp(g / ĝ, 0, 1) * clamp(m / m̂, 0, 1)³)    ĝ, m̂ upper quartiles over the seats with g > 0
+g = mean − 2 se of the gains on the held-out sample         ĝ upper quartile over the seats with g > 0
+m = margin in this round                                    m̂ upper quartile over the seats with g > 0
+M = sum of m / sum of m̂ over the trainer's last 4 rounds
+w = floor(65535 * clamp(g / ĝ, 0, 1) * clamp(M / 0.9, 0, 1)³)
 ```
 
-Copies, replays and idlers have no margin. The third power of the margin makes it unprofitable to split one machine over
-many seats. The upper quartile keeps seats that do little, up to half of all, from lowering the reference for
-themselves; with three seats or more, no single one can raise it. A clean update gets weight 0 only if its gain is
-surely negative, or late training would stall.
+Copies, replays and idlers have no margin. Its third power makes splitting one machine over many seats a loss. The upper
+quartile keeps seats that do little, up to half of all, from lowering the reference to themselves; with three seats or
+more, no single one can raise it. Margins of one round are noisy, and a third power makes noise of it: four rounds
+decide together, each beside its own reference. A clean update gets weight 0 only if its gain is surely negative, or
+late training would stall.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, isfinite
+from math import floor, fsum, isfinite
 
 from earnest.protocol.constants import WEIGHT_ONE
+
+POOLED_ROUNDS = 4
+"""Rounds whose margins decide a weight, the judged one included."""
+
+FULL_SHARE = 0.9
+"""Share of the reference from which a margin counts in full."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """How much more often an own sequence gains than a fresh one: the chance beyond 1/2, and its standard error."""
+
+    excess: float
+    se: float
+
+    @property
+    def lower(self) -> float:
+        """The excess less one standard error."""
+        return self.excess - self.se
+
+
+@dataclass(frozen=True)
+class PastMargin:
+    """The margin (its excess) of one trainer in an earlier round, beside that round's reference m̂ > 0."""
+
+    round: int
+    excess: float
+    reference: float
 
 
 @dataclass(frozen=True)
 class Score:
-    """Measurements of one update, in nats per byte."""
+    """Measurements of one update; gains are in nats per byte."""
 
     gain_mean: float
     gain_se: float
-    margin: float | None
-    """Controlled gain on own minus held-out samples, less one se; None on private data (the factor is then 1)."""
+    margin: Margin | None
+    """None on private data: the factor is then 1."""
+
+    past: tuple[PastMargin, ...] = ()
+    """Margins of the same trainer in the last POOLED_ROUNDS - 1 rounds, where it was measured."""
 
     def __post_init__(self) -> None:
-        if not all(map(isfinite, (self.gain_mean, self.gain_se, self.margin or 0.0))):
+        margin = self.margin or Margin(0.0, 0.0)
+        if not all(map(isfinite, (self.gain_mean, self.gain_se, margin.excess, margin.se))):
             raise ValueError(f"not finite: {self}")
 
     @property
@@ -47,30 +82,44 @@ def upper_quartile(values: Sequence[float]) -> float | None:
     return sorted(values)[(3 * len(values) - 2) // 4] if values else None
 
 
+def reference_margin(scores: Sequence[Score | None]) -> float | None:
+    """Returns m̂, the upper quartile of the margins of the seats that gain; None if none of them has a margin.
+
+    It is 0 where it does not exceed one standard error: then nobody's work shows.
+    """
+    gaining = [score for score in scores if score is not None and score.gain > 0]
+    margins = [score.margin for score in gaining if score.margin is not None]
+    lowest = upper_quartile([margin.lower for margin in margins])
+    return (
+        0.0 if lowest is not None and lowest <= 0 else upper_quartile([margin.excess for margin in margins])
+    )
+
+
 def seat_weights(scores: Sequence[Score | None], *, trial: bool = False) -> list[int]:
     """Returns every seat's weight, 0 to 65,535; None stands for a seat whose verdict is not `ACCEPTED` (weight 0).
 
-    A weight is at most 1 (of 65,535) in a trial round, if no seat has a positive gain g, or if the upper quartile of
-    the margins is not positive: in a new model even an update with its sign flipped lowers the loss.
+    A weight is at most 1 (of 65,535) in a trial round, if no seat has a positive gain g, or if the reference margin is
+    0: in a new model even an update with its sign flipped lowers the loss.
     """
     if trial:
         return [0 if score is None or score.surely_negative else 1 for score in scores]
-    gaining = [score for score in scores if score is not None and score.gain > 0]
-    gain = upper_quartile([score.gain for score in gaining])
-    margin = upper_quartile([score.margin for score in gaining if score.margin is not None])
+    gain = upper_quartile([score.gain for score in scores if score is not None and score.gain > 0])
+    margin = reference_margin(scores)
     return [0 if score is None else _weight(score, gain, margin) for score in scores]
 
 
-def _weight(score: Score, full_gain: float | None, full_margin: float | None) -> int:
+def _weight(score: Score, full_gain: float | None, reference: float | None) -> int:
     least = 0 if score.surely_negative else 1
-    if full_gain is None or (full_margin is not None and full_margin <= 0):
+    if full_gain is None or reference == 0:
         return least
     gain_factor = min(1.0, max(0.0, score.gain / full_gain))
-    return max(least, floor(WEIGHT_ONE * gain_factor * _margin_factor(score.margin, full_margin)))
+    return max(least, floor(WEIGHT_ONE * gain_factor * _margin_factor(score, reference)))
 
 
-def _margin_factor(margin: float | None, full_margin: float | None) -> float:
-    if margin is None or full_margin is None:
+def _margin_factor(score: Score, reference: float | None) -> float:
+    if score.margin is None or reference is None:
         return 1.0
-    ratio = min(1.0, max(0.0, margin / full_margin))
+    pooled = fsum([score.margin.excess, *(past.excess for past in score.past)])
+    full = fsum([reference, *(past.reference for past in score.past)]) * FULL_SHARE
+    ratio = min(1.0, max(0.0, pooled / full))
     return ratio * ratio * ratio

@@ -21,7 +21,7 @@ from earnest.protocol.report import ABSENT, SeatVote
 from earnest.protocol.seed import OWN, shuffled, tagged
 from earnest.protocol.step import clip_factor
 from earnest.protocol.verdicts import Verdict
-from earnest.protocol.weights import Score, seat_weights
+from earnest.protocol.weights import PastMargin, Score, reference_margin, seat_weights
 from earnest.validator.gain import Losses, Meter, applied, mean_update
 from earnest.validator.harm import HarmBook, HarmFinding
 from earnest.validator.payload import Rejection
@@ -52,8 +52,8 @@ from earnest.validator.similarity import (
 __all__ = ["History", "Judgement", "RoundInputs", "Submission", "judge_round"]
 
 
-def judge_round(inputs: RoundInputs) -> Judgement:
-    """Judges every revealed update of a round. Protocol section 7.
+def judge_round(inputs: RoundInputs, meter: Meter | None = None) -> Judgement:
+    """Judges every revealed update of a round, with a meter of the recipe's task. Protocol section 7.
 
     Raises ValueError for inputs that cannot be measured (fewer than two sequences). Failures of the machine (memory,
     disk) are not caught: the caller has to abstain, they are never a verdict.
@@ -68,16 +68,20 @@ def judge_round(inputs: RoundInputs) -> Judgement:
     rejections |= _examine(inputs, updates, likeness, alike)
 
     clean = {seat: update for seat, update in updates.items() if seat not in rejections}
-    measurements = _measure(inputs, clean)
+    measurements = _measure(inputs, clean, meter or Meter(inputs.task, inputs.recipe.seed))
     book, harm = _test_harm(inputs, clean, measurements)
     # On private data harm costs the pay, never the bond.
     verdict = Verdict.HARMFUL if inputs.recipe.data == "assigned" else Verdict.NOT_COUNTED
     rejections |= {
         seat: Rejection(verdict, str(finding)) for seat, finding in harm.items() if finding.harmful
     }
-    scores = {seat: measurements.score(seat) for seat in clean if seat not in rejections}
+    scores = {
+        seat: measurements.score(seat, inputs.history.past_margins(update.trainer, inputs.round))
+        for seat, update in clean.items()
+        if seat not in rejections
+    }
 
-    margins = {seat: score.margin for seat, score in scores.items()}
+    margins = {seat: score.margin and score.margin.lower for seat, score in scores.items()}
     losers = outdone(current, table[:, len(earlier) :], margins, inputs.recipe.scoring)
     likeness |= losers
     rejections |= _outdone(inputs, updates, losers)
@@ -86,7 +90,8 @@ def judge_round(inputs: RoundInputs) -> Judgement:
     repeated = remember(
         inputs.history.alike, {updates[s].trainer for s in alike | losers.keys()}, inputs.round
     )
-    history = History(recent([*earlier, *current], inputs.round + 1), repeated, book)
+    margins = _margins(inputs, {updates[seat].trainer: score for seat, score in scores.items()})
+    history = History(recent([*earlier, *current], inputs.round + 1), repeated, margins, book)
     judgement = Judgement(
         votes=_votes(inputs, rejections, scores),
         rejections=rejections,
@@ -176,14 +181,13 @@ def _outdone(
     return rejections
 
 
-def _measure(inputs: RoundInputs, clean: Mapping[int, PastUpdate]) -> Measurements:
+def _measure(inputs: RoundInputs, clean: Mapping[int, PastUpdate], meter: Meter) -> Measurements:
     """Runs all forward passes of a round. Base and control are measured once per sequence.
 
     Own samples are drawn from the assigned ids that every honest trainer has trained on, even with the fewest steps
     that the recipe allows. On private data there are none. Identical updates count once in the control.
     """
     scoring, base = inputs.recipe.scoring, inputs.newest.parameters
-    meter = Meter(inputs.task, inputs.recipe.seed)
     factors = {seat: clip_factor(one.update.norm, inputs.clip_norm) for seat, one in clean.items()}
     distinct = {one.update.content: (one, factors[seat]) for seat, one in clean.items()}
     clipped = ((one.update.dense(), factor) for one, factor in distinct.values())
@@ -217,12 +221,32 @@ def _test_harm(
     return book, {seat: findings[trainer] for seat, trainer in trainers.items() if trainer in findings}
 
 
+def _margins(inputs: RoundInputs, scores: Mapping[str, Score]) -> dict[str, tuple[PastMargin, ...]]:
+    """Returns the margins that count in the next round, by trainer.
+
+    A trial round says nothing about work, nor does a round in which nobody's work shows.
+    """
+    known = {
+        trainer: inputs.history.past_margins(trainer, inputs.round + 1) for trainer in inputs.history.margins
+    }
+    reference = reference_margin(list(scores.values()))
+    if reference and not _trial(inputs):
+        for trainer, score in scores.items():
+            if score.margin is not None:
+                past = PastMargin(inputs.round, score.margin.excess, reference)
+                known[trainer] = (*known.get(trainer, ()), past)
+    return {trainer: pasts for trainer, pasts in sorted(known.items()) if pasts}
+
+
+def _trial(inputs: RoundInputs) -> bool:
+    return inputs.round < inputs.recipe.scoring.trial_rounds
+
+
 def _votes(
     inputs: RoundInputs, rejections: Mapping[int, Rejection], scores: Mapping[int, Score]
 ) -> tuple[SeatVote, ...]:
     """Returns one vote per trainer seat; a seat without a submission is absent."""
-    trial = inputs.round < inputs.recipe.scoring.trial_rounds
-    weights = dict(zip(scores, seat_weights(list(scores.values()), trial=trial), strict=True))
+    weights = dict(zip(scores, seat_weights(list(scores.values()), trial=_trial(inputs)), strict=True))
     votes = [ABSENT] * inputs.trainer_limit
     for seat in (submission.seat for submission in inputs.submissions):
         rejection = rejections.get(seat)

@@ -19,6 +19,7 @@ from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.run import Role
 from earnest.protocol.seed import SEED_DELAY
 from earnest.protocol.verdicts import Verdict
+from earnest.protocol.weights import POOLED_ROUNDS
 from earnest.training.codecs import PayloadError, Update
 from earnest.training.diloco.state import RootedState
 from earnest.training.tasks.task import Task
@@ -148,7 +149,7 @@ class ValidatorNode(Node):
             return
         if round == self.record.planned_rounds:
             self._reports[round] = Report(base.root, newest.root, bytes(32), ())
-        elif (inputs := self._inputs(round, base, newest)) is not None:
+        elif (inputs := self._inputs(round, base, newest, self._history_before(round))) is not None:
             self._reports[round] = self._judge(inputs)
             self._warn_if_late(round)
 
@@ -182,7 +183,9 @@ class ValidatorNode(Node):
                 weight = float(f"{vote.weight / WEIGHT_ONE:.4g}")
                 log.info("judged", round=round, seat=seat, verdict=verdict, weight=weight, **reason)
 
-    def _inputs(self, round: int, base: RootedState, newest: RootedState) -> RoundInputs | None:
+    def _inputs(
+        self, round: int, base: RootedState, newest: RootedState, history: History
+    ) -> RoundInputs | None:
         """Returns the inputs of the judgement, or None while the seed or the assignment is not known."""
         seen, samples = self.record.round(round), self.follower.samples(round)
         if seen.seed is None or samples is None:
@@ -202,7 +205,7 @@ class ValidatorNode(Node):
             submissions=self._submissions(round),
             assigned={seat: samples.assigned.get(seat, ()) for seat in seen.manifests},
             held_out=samples.held_out(seen.seed),
-            history=self._history_before(round),
+            history=history,
             unattested=self._enclaves.unattested(round),
         )
 
@@ -221,14 +224,30 @@ class ValidatorNode(Node):
         known, history = self._history
         if known == round - 1:
             return history
-        return self._saved_history(round).with_earlier(self._updates_before(round))
+        known, history = self._saved_history(round)
+        for missed in range(max(known + 1, round - POOLED_ROUNDS + 1), round):
+            history = self._catch_up(missed, history)
+        return history.with_earlier(self._updates_before(round))
 
-    def _saved_history(self, round: int) -> History:
-        """Returns the history after the last round that was judged here, if that is at most 8 rounds ago."""
+    def _saved_history(self, round: int) -> tuple[int, History]:
+        """Returns the last round that was judged here, if that is at most 8 rounds ago, and the history after it."""
         for earlier in range(round - 1, max(-1, round - 1 - COMPARED_ROUNDS), -1):
             if saved := self.parts.journal.get(f"{self.run}/judged/{earlier}"):
-                return History.from_bytes(saved)
-        return History()
+                return earlier, History.from_bytes(saved)
+        return -1, History()
+
+    def _catch_up(self, missed: int, history: History) -> History:
+        """Judges a round that was missed, for its margins; returns the history as it is where that cannot be done."""
+        try:
+            base, newest = self.follower.base(missed), self.follower.newest(missed)
+            if base is None or newest is None:
+                return history
+            history = history.with_earlier(self._updates_before(missed))
+            inputs = self._inputs(missed, base, newest, history)
+            return history if inputs is None else self._judge_round(inputs).history
+        except (MemoryError, OSError, StorageError, RuntimeError, ValueError) as error:
+            log.warning("missed round not judged", round=missed, cause=str(error))
+            return history
 
     def _save_history(self, round: int, history: History) -> None:
         self._history = (round, history)

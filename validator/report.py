@@ -8,6 +8,7 @@ it by its content root, under which it is fetched like a payload.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 from earnest.base.strict_json import write_json
@@ -18,7 +19,7 @@ from earnest.protocol.verdicts import Verdict
 from earnest.validator.gain import Losses
 from earnest.validator.round import Judgement, RoundInputs, Submission
 
-FORMAT = "earnest-measurements-1"
+FORMAT = "earnest-measurements-2"
 
 
 def build_report(judgement: Judgement, base_root: bytes, newest_root: bytes, measurements: bytes) -> Report:
@@ -91,7 +92,10 @@ def _seat(inputs: RoundInputs, judgement: Judgement, submission: Submission) -> 
             "after": _numbers(own.after),
         }
     if score := judgement.scores.get(seat):
-        entry["score"] = {"gain": score.gain_mean, "gain_se": score.gain_se, "margin": score.margin}
+        entry["score"] = {"gain": score.gain_mean, "gain_se": score.gain_se}
+        if score.margin:
+            past = [astuple(one) for one in score.past]
+            entry["score"] |= {"margin": score.margin.excess, "margin_se": score.margin.se, "past": past}
     if harm := judgement.harm.get(seat):
         entry["harm"] = {"e_held_out": harm.held_out, "e_own": harm.own, "threshold": harm.threshold}
     return entry

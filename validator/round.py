@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 from earnest.client.run.record import LogPosition
 from earnest.protocol.manifest import Manifest
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.report import SeatVote
-from earnest.protocol.weights import Score
+from earnest.protocol.weights import POOLED_ROUNDS, PastMargin, Score
 from earnest.training.codecs import Update
 from earnest.training.diloco.state import State
 from earnest.training.tasks.task import Task
@@ -50,19 +50,32 @@ class History:
     alike: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Rounds of those 8 in which a trainer's update was too similar to another's, by trainer."""
 
+    margins: Mapping[str, tuple[PastMargin, ...]] = field(default_factory=dict)
+    """Margins of the last rounds that still count, by trainer."""
+
     harm: HarmBook = field(default_factory=HarmBook)
+
+    def past_margins(self, trainer: str, round_: int) -> tuple[PastMargin, ...]:
+        """Returns the trainer's margins that count in `round_` beside its own."""
+        return tuple(past for past in self.margins.get(trainer, ()) if past.round > round_ - POOLED_ROUNDS)
 
     def to_bytes(self) -> bytes:
         """Returns everything but the earlier updates, for the journal."""
         alike = {trainer: list(rounds) for trainer, rounds in self.alike.items()}
-        return json.dumps({"alike": alike, "harm": self.harm.as_json()}, sort_keys=True).encode()
+        margins = {trainer: [astuple(past) for past in pasts] for trainer, pasts in self.margins.items()}
+        saved = {"alike": alike, "margins": margins, "harm": self.harm.as_json()}
+        return json.dumps(saved, sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, saved: bytes) -> History:
         """Reads the output of `to_bytes`. Add the earlier updates by `with_earlier`."""
         document = json.loads(saved)
         alike = {trainer: tuple(rounds) for trainer, rounds in document["alike"].items()}
-        return cls((), alike, HarmBook.from_json(document["harm"]))
+        margins = {
+            trainer: tuple(PastMargin(*past) for past in pasts)
+            for trainer, pasts in document["margins"].items()
+        }
+        return cls((), alike, margins, HarmBook.from_json(document["harm"]))
 
     def with_earlier(self, earlier: tuple[PastUpdate, ...]) -> History:
         """Returns the same history with these earlier updates."""
@@ -133,14 +146,17 @@ class Measurements:
         fresh, own = self.before - self.after[seat], self.own.get(seat)
         return fresh, fresh if own is None else own.before - own.after
 
-    def score(self, seat: int) -> Score:
-        """Returns gain and margin of a seat, from which its weight follows; no margin on private data."""
+    def score(self, seat: int, past: tuple[PastMargin, ...] = ()) -> Score:
+        """Returns gain and margin of a seat, from which its weight follows; no margin on private data.
+
+        `past` are the trainer's margins of earlier rounds that still count.
+        """
         (fresh, own), measured = self.gains(seat), self.own.get(seat)
         gain = summarise(fresh)
         if measured is None:
             return Score(gain.mean, gain.se, None)
         controlled = margin(own, measured.before - measured.control, fresh, self.before - self.control)
-        return Score(gain.mean, gain.se, controlled)
+        return Score(gain.mean, gain.se, controlled, past)
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,10 @@ class Deviant(Attack):
 
     def forge(self, context: Forgery) -> bytes | None:
         shop = _workshop(context)
-        return context.encode(self.deviation.update(shop, shop.assigned[shop.seat], self._state))
+        update = self.deviation.update(shop, shop.assigned[shop.seat], self._state)
+        encoded = context.codec.encode(context.codec.spec.split(update), self._state.codec)
+        self._state.codec = encoded.state
+        return encoded.payload
 
 
 class Disguise(Attack):

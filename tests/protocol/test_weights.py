@@ -4,14 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earnest.protocol.weights import Score, seat_weights, upper_quartile
+from earnest.protocol.weights import FULL_SHARE, Margin, PastMargin, Score, seat_weights, upper_quartile
 
 finite = st.floats(-1, 1)
-scores = st.builds(Score, finite, st.floats(0, 0.5), st.one_of(finite, st.none()))
+margins = st.builds(Margin, finite, st.floats(0, 0.5))
+scores = st.builds(Score, finite, st.floats(0, 0.5), st.one_of(margins, st.none()))
 
 
-def score(gain: float, margin: float | None = 0.02) -> Score:
-    return Score(gain, 0.0, margin)
+def score(gain: float, margin: float | None = 0.02, past: tuple[PastMargin, ...] = ()) -> Score:
+    return Score(gain, 0.0, None if margin is None else Margin(margin, 0.0), past)
 
 
 FULL = 65_535
@@ -26,9 +27,36 @@ def test_gain_counts_up_to_the_upper_quartile():
     assert weights == [32_767, 32_767, 49_151, FULL, FULL]
 
 
-def test_margin_counts_by_its_third_power_and_never_above_the_upper_quartile():
-    halves = seat_weights([score(0.2, 0.02), score(0.2, 0.02), score(0.2, 0.01), score(0.2, 0.9)])
-    assert halves == [FULL, FULL, floor(FULL / 8), FULL]
+def of_margin(ratio: float) -> int:
+    """The weight at full gain and `ratio` of the reference margin."""
+    return floor(FULL * min(1, ratio / FULL_SHARE) ** 3)
+
+
+def test_margin_counts_by_its_third_power_up_to_nine_tenths_of_the_upper_quartile():
+    margins = [0.02, 0.02, 0.01, 0.9, 0.0181]
+    weights = seat_weights([score(0.2, margin) for margin in margins])
+    assert weights == [FULL, FULL, of_margin(0.5), FULL, FULL]
+
+
+def test_margins_of_four_rounds_count_together_each_beside_its_reference():
+    """A round with large margins says more than one with small margins."""
+    past = (PastMargin(3, 0.0, 0.01), PastMargin(4, 0.03, 0.05))
+    weights = seat_weights([score(0.2), score(0.2), score(0.2, 0.0, past), score(0.2, 0.02, past)])
+    assert weights[2:] == [of_margin(0.03 / 0.08), of_margin(0.05 / 0.08)]
+
+
+def test_working_every_second_round_earns_less_than_half():
+    """In the other round it has nothing to show, so its gain is that of the updates it can copy: say a tenth."""
+    done, idle = PastMargin(0, 0.02, 0.02), PastMargin(0, 0.0, 0.02)
+    crowd = [score(0.2)] * 3
+    working = seat_weights([*crowd, score(0.2, 0.02, (idle, done, idle))])[3]
+    resting = seat_weights([*crowd, score(0.02, 0.0, (done, idle, done))])[3]
+    assert (working + resting) / 2 < 0.5 * FULL * 0.5
+
+
+def test_a_past_of_honest_work_pays_for_no_update_that_gains_nothing():
+    past = (PastMargin(0, 0.02, 0.02),) * 3
+    assert seat_weights([*[score(0.2)] * 3, score(0.0, 0.0, past)])[3] == 1
 
 
 @pytest.mark.parametrize("parts", [4, 8])
@@ -36,7 +64,7 @@ def test_half_of_the_seats_cannot_lower_the_reference_to_themselves(parts):
     """Dust, quarters of a training, or one training in many disguises beside as many honest seats."""
     little = [score(0.01, 0.002)] * parts
     weights = seat_weights([*[score(0.1, 0.02)] * parts, *little])
-    assert weights == [FULL] * parts + [floor(FULL * 1e-4)] * parts
+    assert weights == [FULL] * parts + [floor(FULL * 0.1 * (0.1 / FULL_SHARE) ** 3)] * parts
 
 
 def test_a_copy_without_margin_keeps_only_the_least_weight():
@@ -49,27 +77,29 @@ def test_references_are_upper_quartiles_over_gaining_seats():
     assert upper_quartile([3, 1, 2]) == 2
     assert upper_quartile([]) is None
     weights = seat_weights([score(0.1, 0.01), score(0.2, 0.04), score(-0.1, 9.0), score(0.0, 9.0)])
-    assert weights == [floor(FULL / 2 / 64), FULL, 0, 1]
+    assert weights == [floor(FULL / 2 * (0.25 / FULL_SHARE) ** 3), FULL, 0, 1]
 
 
 def test_nobody_gaining_leaves_no_weight_above_1():
-    assert seat_weights([score(0.0), score(-0.1), Score(-0.1, 0.06, 0.5), None]) == [1, 0, 1, 0]
+    assert seat_weights([score(0.0), score(-0.1), Score(-0.1, 0.06, Margin(0.5, 0.0)), None]) == [1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("margin", [0.0, -0.01])
-def test_a_reference_margin_that_is_not_positive_leaves_no_weight_above_1(margin):
-    assert seat_weights([score(0.1, margin), score(0.2, margin), score(0.3, 0.5)]) == [1, 1, 1]
+@pytest.mark.parametrize("margin", [0.0, -0.01, 0.02])
+def test_a_reference_margin_within_its_error_leaves_no_weight_above_1(margin):
+    past = (PastMargin(0, 0.02, 0.02),)
+    scores = [Score(gain, 0.0, Margin(margin, 0.02), past) for gain in (0.1, 0.2)]
+    assert seat_weights([*scores, score(0.3, 0.5)]) == [1, 1, 1]
 
 
 def test_only_a_surely_negative_gain_of_a_clean_update_gets_0():
     honest = [score(0.1), score(0.1)]
-    assert seat_weights([*honest, Score(-0.1, 0.05, 0.02)])[2] == 1
-    assert seat_weights([*honest, Score(-0.1, 0.0499, 0.02)])[2] == 0
+    assert seat_weights([*honest, Score(-0.1, 0.05, Margin(0.02, 0.0))])[2] == 1
+    assert seat_weights([*honest, Score(-0.1, 0.0499, Margin(0.02, 0.0))])[2] == 0
 
 
 def test_uncertain_gains_count_by_their_lower_bound():
     assert Score(0.1, 0.02, None).gain == pytest.approx(0.06)
-    assert seat_weights([score(0.2), score(0.2), Score(0.14, 0.02, 0.02)])[2] == 32_767
+    assert seat_weights([score(0.2), score(0.2), Score(0.14, 0.02, Margin(0.02, 0.0))])[2] == 32_767
 
 
 def test_private_data_has_margin_factor_1():
@@ -106,12 +136,14 @@ def test_splitting_an_ordinary_machine_over_seats_never_pays(gain, parts):
     assert sum(split) <= max(whole, parts)
 
 
-@pytest.mark.parametrize("bad", [(nan, 0.1, 0.1), (0.1, inf, 0.1), (0.1, 0.1, -inf)])
+@pytest.mark.parametrize(
+    "bad", [(nan, 0.1, None), (0.1, inf, None), (0.1, 0.1, Margin(-inf, 0.1)), (0.1, 0.1, Margin(0.1, nan))]
+)
 def test_measurements_are_finite(bad):
     with pytest.raises(ValueError, match="not finite"):
         Score(*bad)
 
 
 def test_in_a_trial_round_no_weight_exceeds_one():
-    scores = [score(0.1), score(2.0, 1.0), None, Score(-0.1, 0.04, 0.5), Score(-0.1, 0.06, 0.5)]
+    scores = [score(0.1), score(2.0, 1.0), None, Score(-0.1, 0.04, None), Score(-0.1, 0.06, None)]
     assert seat_weights(scores, trial=True) == [1, 1, 0, 0, 1]

@@ -19,9 +19,9 @@ from earnest.protocol.merkle import content_root
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.run import Role
 from earnest.protocol.verdicts import Verdict
-from earnest.protocol.weights import Score, seat_weights
+from earnest.protocol.weights import PastMargin, Score, seat_weights
 from earnest.validator.gain import summarise
-from earnest.validator.judge import Judgement, RoundInputs, judge_round
+from earnest.validator.judge import History, Judgement, RoundInputs, judge_round
 from earnest.validator.margin import margin
 from earnest.validator.node import ValidatorNode
 from tests.client.world import make_world, tiny_recipe
@@ -111,8 +111,15 @@ def test_the_measurements_file_can_be_fetched_and_gives_the_same_weights(attacke
             fresh,
             held["before"] - held["control"],
         )
-        scores[seat["seat"]] = Score(gain.mean, gain.se, controlled)
-        assert seat["score"] == {"gain": gain.mean, "gain_se": gain.se, "margin": controlled}
+        past = tuple(PastMargin(*one) for one in seat["score"]["past"])
+        scores[seat["seat"]] = Score(gain.mean, gain.se, controlled, past)
+        assert seat["score"] == {
+            "gain": gain.mean,
+            "gain_se": gain.se,
+            "margin": controlled.excess,
+            "margin_se": controlled.se,
+            "past": seat["score"]["past"],
+        }
     weights = dict(zip(scores, seat_weights(list(scores.values())), strict=True))
     assert weights == {seat: report.votes[seat].weight for seat in scores}
     assert set(scores) >= {0, 1, 2}
@@ -278,15 +285,24 @@ def test_a_restarted_validator_has_the_history_of_an_uninterrupted_one(tmp_path:
             first, second = reports(world, round)
             assert first == second != None  # noqa: E711
 
+        # A round that was missed is judged afterwards: its margins count in the next rounds.
+        node, history = world.nodes["validator-0"], seen["validator-0"][2].history
+        assert isinstance(node, ValidatorNode)
+        node.forget()
+        node.parts.journal.put(f"{world.run}/judged/1", b"")
+        assert history.margins
+        assert node._history_before(2).to_bytes() == history.to_bytes()
+
 
 def test_rounds_that_were_missed_do_not_wipe_the_memory(tmp_path: Path) -> None:
     with make_world(tmp_path, attacks=("none",), validators=1, rounds=1) as world:
         node = world.nodes["validator-0"]
         assert isinstance(node, ValidatorNode)
-        kept = json.dumps({"alike": {"trainer": [3]}, "harm": {}}, sort_keys=True).encode()
+        kept = json.dumps({"alike": {"trainer": [3]}, "harm": {}, "margins": {}}, sort_keys=True).encode()
         node.parts.journal.put(f"{world.run}/judged/3", kept)
-        assert node._saved_history(6).to_bytes() == kept
-        assert node._saved_history(3).to_bytes() != kept
+        known, history = node._saved_history(6)
+        assert (known, history.to_bytes()) == (3, kept)
+        assert node._saved_history(3) == (-1, History())
 
 
 # Silence

@@ -10,7 +10,7 @@ from earnest.protocol.harm import EProcess
 from earnest.protocol.merkle import content_root, samples_root
 from earnest.protocol.report import decode_report
 from earnest.protocol.verdicts import Verdict
-from earnest.protocol.weights import Score, seat_weights
+from earnest.protocol.weights import PastMargin, Score, seat_weights
 from earnest.validator.judge import Judgement, RoundInputs, judge_round
 from earnest.validator.margin import margin
 from earnest.validator.report import abstention, build_report
@@ -40,11 +40,17 @@ def test_scores_and_weights_can_be_redone_from_the_file(judged: tuple[RoundInput
         fresh = before - np.array(seat["held_out_after"])
         own, own_control, after = (np.array(seat["own"][key]) for key in ("before", "control", "after"))
         redone = margin(own - after, own - own_control, fresh, before - control)
-        scores.append(Score(float(fresh.mean()), float(fresh.std(ddof=1) / np.sqrt(len(fresh))), redone))
+        past = tuple(PastMargin(*one) for one in seat["score"]["past"])
+        assert [one.round for one in past] == [1, 2], "in round 0 nobody's work shows"
+        scores.append(
+            Score(float(fresh.mean()), float(fresh.std(ddof=1) / np.sqrt(len(fresh))), redone, past)
+        )
         assert seat["score"] == {
             "gain": scores[-1].gain_mean,
             "gain_se": scores[-1].gain_se,
-            "margin": redone,
+            "margin": redone.excess,
+            "margin_se": redone.se,
+            "past": seat["score"]["past"],
         }
     assert seat_weights(scores) == [seat["weight"] for seat in document["seats"]]
 

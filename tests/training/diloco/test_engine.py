@@ -118,7 +118,8 @@ def test_divergence_is_an_error_with_a_fix() -> None:
 
 
 def test_rates_follow_the_schedule_over_the_whole_run() -> None:
-    constant, cosine = Inner(lr=0.5), Inner(lr=0.5, lr_schedule="cosine")
+    constant = Inner(lr=0.5, round_schedule="constant")
+    cosine = replace(constant, lr_schedule="cosine")
     assert {learning_rate(constant, step, 10) for step in range(10)} == {0.5}
     rates = [learning_rate(cosine, step, 10) for step in range(11)]
     assert rates == sorted(rates, reverse=True)
@@ -135,7 +136,8 @@ def test_later_rounds_continue_the_schedule() -> None:
 
 
 def test_a_round_of_fewer_steps_ends_where_the_others_end() -> None:
-    cosine = replace(RECIPE, inner=replace(RECIPE.inner, lr_schedule="cosine"))
+    inner = replace(RECIPE.inner, lr_schedule="cosine", round_schedule="constant")
+    cosine = replace(RECIPE, inner=inner)
     full, short = step_rates(cosine, 1, 4, 5), step_rates(cosine, 1, 4, 2)
     assert full[0] == short[0] == learning_rate(cosine.inner, 5, 20)
     assert full[2] > short[1] > full[3]

@@ -39,7 +39,7 @@ def push(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
 
 
 def test_wsd_is_flat_until_the_last_fifth_and_ends_at_a_tenth() -> None:
-    inner = Inner(lr=0.5, lr_schedule="wsd")
+    inner = Inner(lr=0.5, lr_schedule="wsd", round_schedule="constant")
     assert {learning_rate(inner, step, 100) for step in range(81)} == {0.5}
     assert learning_rate(inner, 90, 100) == pytest.approx(0.275)
     assert learning_rate(inner, 100, 100) == pytest.approx(0.05)
@@ -54,7 +54,7 @@ def test_every_schedule_rises_first(schedule: str) -> None:
 
 
 def test_a_rate_past_the_end_is_the_last() -> None:
-    inner = Inner(lr=0.5, lr_schedule="cosine")
+    inner = Inner(lr=0.5, lr_schedule="cosine", round_schedule="constant")
     assert learning_rate(inner, 11, 10) == learning_rate(inner, 10, 10)
 
 
