@@ -3,7 +3,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
 
-.PHONY: help setup demo demo-attested test check format bench bench-demo bench-training bench-codecs bench-attestation bench-verification fuzz gas agreement clean
+.PHONY: help setup demo demo-attested test check format bench bench-demo bench-training bench-codecs bench-attestation bench-verification best-response fuzz gas agreement clean
 
 help:                     ## print every target
 	@awk -F ':.*## *' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ bench-codecs: $(STAMP)    ## bytes, speed and memory of every codec beside torch
 bench-verification: $(STAMP) ## attacks on the judgement of a round, and what they earn; writes benchmarks/results/
 	$(PY) -m benchmarks.mechanism
 	$(PY) -m benchmarks.mechanism --codec topk-2bit
+	$(PY) -m benchmarks.mechanism --seats 8 --attacks split-2,split-4,disguise,dust
+
+best-response: $(STAMP)   ## search for the deviation that pays best; make best-response BUDGET=100
+	$(PY) -m benchmarks.best_response --budget $(or $(BUDGET),24)
 
 bench-attestation: $(STAMP) ## vectors and their verdicts, bytes and milliseconds of a registration
 	$(PY) -m benchmarks.attestation

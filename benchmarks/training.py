@@ -45,6 +45,7 @@ TRAINERS, STEPS, BATCH = 8, 30, 4
 PRETRAINING, PRETRAINING_BATCH = 1200, 16
 TASK = {"layers": 4, "width": 256, "heads": 4, "context": 64}
 INNER = Inner(
+    round_schedule="constant",  # the schedule of the published methods that it is compared with
     steps=STEPS,
     batch=BATCH,
     lr=5e-4,
