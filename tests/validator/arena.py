@@ -8,7 +8,9 @@ weights and outer step are the real ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +33,9 @@ from earnest.validator.judge import History, Judgement, RoundInputs, Submission,
 from earnest.validator.payload import Rejection, check_update
 
 RUN = 1
+
+_trained: dict[Any, tuple[bytes, TrainerState]] = {}
+"""Payload, and the trainer's state afterwards, of everything that determines a round's training."""
 
 
 def trainer_address(seat: int) -> str:
@@ -105,16 +110,12 @@ class Arena:
         return judgement
 
     def _payload(self, seat: int, assigned: Mapping[int, Sequence[int]], limit: float) -> bytes | None:
-        memory = self.trainers[seat]
-        ids = assigned[seat]
-        local = train_round(self.task, self.recipe, self.state, ids, self.round, self.rounds, memory)
-        encoded = self.codec.encode(local.pseudo_gradient, memory.codec)
-        memory.codec = encoded.state
-        self.honest[seat][self.round] = encoded.payload
+        honest = self._train(seat, assigned[seat])
+        self.honest[seat][self.round] = honest
         forgery = Forgery(
             round=self.round,
             codec=self.codec,
-            honest=encoded.payload,
+            honest=honest,
             clip_norm=limit,
             rng=np.random.default_rng([self.recipe.seed, seat, self.round]),
             own=self.honest[seat],
@@ -133,6 +134,20 @@ class Arena:
         payload = self.attacks[seat].forge(forgery)
         if payload is not None:
             self.published[seat][self.round] = payload
+        return payload
+
+    def _train(self, seat: int, ids: Sequence[int]) -> bytes:
+        """Trains honestly and returns the payload. A round that any arena has trained before is looked up."""
+        before = self.trainers[seat]
+        key = (self.recipe.hash(), state_root(self.state), tuple(ids), self.round, self.rounds, before.to_bytes())
+        if key not in _trained:
+            after = deepcopy(before)
+            local = train_round(self.task, self.recipe, self.state, ids, self.round, self.rounds, after)
+            encoded = self.codec.encode(local.pseudo_gradient, after.codec)
+            after.codec = encoded.state
+            _trained[key] = (encoded.payload, after)
+        payload, after = _trained[key]
+        self.trainers[seat] = deepcopy(after)
         return payload
 
     def with_payload(self, submission: Submission, payload: bytes) -> Submission:
