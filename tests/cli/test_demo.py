@@ -14,12 +14,16 @@ from earnest.demo.options import DemoOptions
 from earnest.demo.play import set_up
 from earnest.deploy.devnet.server import serve
 from tests.cli.conftest import BEAT_S, Result
+from tests.demo.short import shorten
 
 Cli = Callable[..., Result]
 SMALL = ["--rounds", "1", "--trainers", "2", "--validators", "1"]
 
 
-def test_the_demo_writes_its_result_and_a_picture(cli: Cli, tmp_path: Path) -> None:
+def test_the_demo_writes_its_result_and_a_picture(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten(monkeypatch)
     result = cli("demo", *SMALL, "--attack", "absent", "--output", str(tmp_path / "out"), "--json")
     assert result.code == 0
     document = result.document
@@ -38,7 +42,10 @@ def test_impossible_demo_options_are_a_usage_error(wrong: list[str], cli: Cli) -
     assert cli("demo", *wrong, "--json").code == 2
 
 
-def test_a_penalty_is_shown_and_contested_with_the_owners_key(cli: Cli, tmp_path: Path) -> None:
+def test_a_penalty_is_shown_and_contested_with_the_owners_key(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten(monkeypatch)
     options = DemoOptions(tmp_path, attack="zero", rounds=1, trainers=2, validators=1)
     (tmp_path / "password").write_text("demo\n")
     manifest = ["--manifest", str(tmp_path / "nodes/manifest.json"), "--data-dir", str(tmp_path / "data")]

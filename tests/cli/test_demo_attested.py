@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,9 @@ import pytest
 from rich.console import Console
 
 from earnest.attestation.roots import SIMULATED_ROOT_ID, SIMULATED_WARNING
-from earnest.demo import options
 from earnest.demo.view import keys_table, round_table, summary, summary_table
-from earnest.protocol.recipe import Recipe
-from earnest.training.tasks.shakespeare import demo_recipe
 from tests.cli.conftest import Result
+from tests.demo.short import shorten
 
 Cli = Callable[..., Result]
 HONEST, SWAPPED, OLD, OTHER = ("trainer-0", "trainer-1"), "trainer-2", "trainer-3", "trainer-4"
@@ -28,18 +25,10 @@ REASONS = {
 }
 
 
-def short_recipe(codec: str, trainers: int, seed: int) -> Recipe:
-    """The demo's recipe with a fraction of the training and of the judging."""
-    recipe = demo_recipe(codec, trainers, seed)
-    scoring = replace(recipe.scoring, held_out=recipe.scoring.held_out // 3, own=64)
-    return replace(recipe, inner=replace(recipe.inner, steps=10, batch=8), scoring=scoring)
-
-
-@pytest.mark.timeout(600)
 def test_the_attested_demo_refuses_every_cheat_and_says_why(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "demo_recipe", short_recipe)
+    shorten(monkeypatch)
     size = ["--rounds", "2", "--trainers", "5", "--validators", "1"]
     result = cli("demo", "--verification", "attested", *size, "--output", str(tmp_path), "--json")
     assert result.code == 0, result.err

@@ -71,7 +71,7 @@ class Seat:
         return self.nodes[-1]
 
     def work(self, run: int) -> None:
-        command = (self.role.name.lower(), "start", str(run), "--poll", "0.5", *self.flags)
+        command = (self.role.name.lower(), "start", str(run), "--poll", "1", *self.flags)
         self.nodes.append(self.actor.spawn(*command, **self.settings))
 
     def at_work(self) -> None:

@@ -16,7 +16,7 @@ from earnest.protocol.verdicts import Verdict
 from tests.e2e.processes import Actor, Town, Watch, town
 from tests.e2e.runs import BOND, Seat, bond_of, earned, join, open_run, settle_in
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 CODE = "the training image"
 TERMS = """verification = "attested"

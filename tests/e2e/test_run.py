@@ -13,9 +13,9 @@ from earnest.protocol.run import Role
 from tests.e2e.processes import Town, Watch, town
 from tests.e2e.runs import BOND, Seat, bond_of, earned, join, open_run, settle_in
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
-ROUNDS = 3
+ROUNDS = 2
 FATAL_ROUND = 1
 """The round in which a trainer and a validator are killed."""
 
@@ -27,7 +27,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Town]:
         yield made
 
 
-def test_three_rounds_with_a_trainer_and_a_validator_killed_in_between(place: Town) -> None:
+def test_a_trainer_and_a_validator_killed_in_between_lose_nothing(place: Town) -> None:
     trainers, validators, watch = _open(place)
     for round in range(ROUNDS):
         _play(round, trainers, validators, watch)

@@ -21,7 +21,7 @@ from tests.e2e.processes import Actor, Town, Watch, town
 from tests.e2e.runs import BOND, Seat, bond_of, earned, join, open_run, settle_in
 from tests.e2e.servers import Liar, Mainnet, Proxy
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,14 @@ class Arena:
     def _train(self, seat: int, ids: Sequence[int]) -> bytes:
         """Trains honestly and returns the payload. A round that any arena has trained before is looked up."""
         before = self.trainers[seat]
-        key = (self.recipe.hash(), state_root(self.state), tuple(ids), self.round, self.rounds, before.to_bytes())
+        key = (
+            self.recipe.hash(),
+            state_root(self.state),
+            tuple(ids),
+            self.round,
+            self.rounds,
+            before.to_bytes(),
+        )
         if key not in _trained:
             after = deepcopy(before)
             local = train_round(self.task, self.recipe, self.state, ids, self.round, self.rounds, after)

@@ -111,13 +111,18 @@ def demo_recipe(codec: str, trainers: int, seed: int) -> Recipe:
     return recipe
 
 
+def _embedding(rows: int, width: int) -> nn.Embedding:
+    """Returns an embedding without values: giving it some on the meta device would import the compiler of torch."""
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+
+
 class Gpt(nn.Module):
     """A decoder-only transformer without biases; the output layer shares its weights with the byte embedding."""
 
     def __init__(self, layers: int, width: int, heads: int, context: int) -> None:
         super().__init__()
-        self.bytes = nn.Embedding(BYTES, width)
-        self.places = nn.Embedding(context, width)
+        self.bytes = _embedding(BYTES, width)
+        self.places = _embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width, bias=False)
 
