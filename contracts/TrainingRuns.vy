@@ -197,8 +197,8 @@ def set_uri(run: uint256, role: uint256, seat: uint256, uri: String[256]):
 @external
 def sync(run: uint256, role: uint256, seat: uint256):
     """
-    @notice Reads the seat owner's live bond in the vault; it counts from the next round on. Anyone may call. The
-            first report commit of a round does it for all validators.
+    @notice Reads the seat owner's live bond in the vault; it counts from the next round on, a validator's from the one
+            after that. Anyone may call. The first report commit of a round does it for all validators.
     """
     seats._check_role(role)
     self._sync(run, role, seat, schedule._clock(self._schedule(run))[1])
@@ -679,11 +679,12 @@ def _sync(run: uint256, role: uint256, seat: uint256, next: uint256) -> uint256:
     @return The owner's live bond, wei.
     """
     key: uint256 = seats._key(run, role, seat)
-    old: uint256 = seats._stake_at(key, next)
+    counts: uint256 = seats._counts_from(role, next)
+    old: uint256 = seats._stake_at(key, counts)
     new: uint256 = self._live_bond(run, seats._owner(seats._current(key)))
     if new != old:
-        seats._set_stake(key, new, next)
-        log ITrainingRuns.StakeSynced(run=run, role=role, seat=seat, old=old, new=new, from_round=next)
+        seats._set_stake(key, new, counts)
+        log ITrainingRuns.StakeSynced(run=run, role=role, seat=seat, old=old, new=new, from_round=counts)
     return new
 
 
@@ -691,8 +692,8 @@ def _sync(run: uint256, role: uint256, seat: uint256, next: uint256) -> uint256:
 def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
     """
     @dev T and the stakes of the validators active in `round`: those that joined, asked back or revealed a report in
-         round - 2 or later. The stakes are stored anew only where they differ from the last stored. Bonds are read
-         for the next round, so that a stake that leaves is not counted again.
+         round - 2 or later, and hold the seat still. The stakes are stored anew only where they differ from the last
+         stored. Bonds are read for later rounds, and so that a stake that leaves is not counted again.
     @return The round's tally.
     """
     counts: uint256 = self.counts[run]
@@ -710,7 +711,9 @@ def _fix_stakes(run: uint256, round: uint256, tally: uint256) -> uint256:
         # No more than the live bond: one that has left, or is leaving, votes no more. No more than the run's cap.
         stake: uint256 = min(seats._stake_at(key, round), self._sync(run, constants.VALIDATOR, seat, next))
         stake = min(stake, cap)
-        if stake != 0 and ((recent >> seat) & 1 == 1 or seats._fresh(key, round)):
+        # Who lost the seat since was silent, or is leaving.
+        held: bool = seats._round(seats._current(key), seats.SINCE) <= round
+        if held and stake != 0 and ((recent >> seat) & 1 == 1 or seats._fresh(key, round)):
             active |= 1 << seat
             total += stake
             words[seat // 2] |= stake << (128 * (seat % 2))

@@ -140,12 +140,15 @@ class SeatsModel:
         tenure.operators.set(self.clock(now)[1], operator)
 
     def sync(self, role: Role, seat: int, now: int, live_bond: int) -> None:
-        """Makes the live bond of the seat's owner count from the next round on. Anyone may call."""
+        """Makes the live bond of the seat's owner count from the next round on, a validator's from the one after.
+
+        Anyone may call.
+        """
         require(self._last(role, seat) is not None, "runs: empty seat")
-        following = self.clock(now)[1]
+        counts = _counts_from(role, self.clock(now)[1])
         record = self.seats(role)[seat]
-        if record.stakes.at(following) != live_bond:
-            record.stakes.set(following, live_bond)
+        if record.stakes.at(counts) != live_bond:
+            record.stakes.set(counts, live_bond)
 
     def ask_back(self, account: str, seat: int, now: int) -> None:
         """Makes an inactive validator seat active again from the next round on."""
@@ -260,7 +263,8 @@ class SeatsModel:
                 seats[seat].tenures.pop()  # it never began
         barred = self.barred.get(account, 0)
         seats[seat].tenures.append(Tenure(account, following, Timeline(operator), barred))
-        seats[seat].stakes.set(following, stake)
+        seats[seat].stakes.set(following, 0)
+        seats[seat].stakes.set(_counts_from(role, following), stake)
         self.members[account] = role, seat
 
     def _outbids(
@@ -302,7 +306,7 @@ class SeatsModel:
     def _active_stakes(self, round: int, live_bonds: Sequence[int]) -> tuple[int, ...]:
         """Returns the stakes of the validators that joined, asked back or revealed a report in round - 2 or later.
 
-        A stake counts up to the owner's live bond, so that a bond in exit does not vote, and up to the run's cap.
+        Whoever lost the seat since does not count: it was silent, or is leaving. A stake counts up to the owner's live bond, so that a bond in exit does not vote, and up to the run's cap.
         """
         stakes = [0] * MAX_VALIDATORS
         for seat, record in enumerate(self.validators):
@@ -310,7 +314,7 @@ class SeatsModel:
             joined = (r for r in (tenure.from_round, tenure.asked_from or None) if r is not None)
             fresh = any(r <= round <= r + ACTIVE_ROUNDS for r in joined)
             reported = any(round - back in record.reports for back in range(1, ACTIVE_ROUNDS + 1))
-            if fresh or reported:
+            if tenure.from_round <= round and (fresh or reported):
                 stakes[seat] = min(
                     record.stakes.at(round), self.params.validator_max_stake, *live_bonds[seat : seat + 1]
                 )
@@ -322,3 +326,11 @@ class SeatsModel:
     def _check_first(self, record: SeatHistory, round: int) -> None:
         require(round not in record.commitments, "runs: already committed")
         record.commitments.add(round)
+
+
+def _counts_from(role: Role, following: int) -> int:
+    """Returns the round from which a stake counts that changes now: the next one, for validators the one after.
+
+    Whoever bonds in a round's last second must not decide the next. Before the start everything counts in round 0.
+    """
+    return following + 1 if role == Role.VALIDATOR and following else following

@@ -197,7 +197,9 @@ class RunRecord:
         seat, start = self.seat(Role(args["role"]), args["seat"]), args["from_round"]
         seat.owner.set(start, args["account"])
         seat.operator.set(start, args["operator"])
-        seat.stake.set(start, args["stake"])
+        seat.stake.set(start, 0)
+        noticed = start > 0 and args["role"] == Role.VALIDATOR  # a validator's stake counts a round later
+        seat.stake.set(start + noticed, args["stake"])
         seat.uris.set(start, args["uri"])
 
     def _operator_changed(self, args: dict[str, Any], at: LogPosition) -> None:
@@ -247,7 +249,10 @@ class RunRecord:
     def _report_committed(self, args: dict[str, Any], at: LogPosition) -> None:
         record = self.round(args["round"])
         if not record.report_commits:  # this call read all validators' bonds: what is leaving votes no more
-            record.live_bonds = {i: seat.stake.latest or 0 for i, seat in self.seats[Role.VALIDATOR].items()}
+            record.live_bonds = {
+                i: seat.stake.latest or 0 if seat.owner.changes[-1][0] <= args["round"] else 0
+                for i, seat in self.seats[Role.VALIDATOR].items()
+            }
         record.report_commits[args["seat"]] = at
 
     def _report_revealed(self, args: dict[str, Any], at: LogPosition) -> None:

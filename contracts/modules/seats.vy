@@ -6,7 +6,7 @@
 @license MIT
 @notice Owner, operator and stake of each seat by round. Protocol section 3.
 @dev Changes count from the next round, while the last two rounds may still be settled: tenures, keys and stakes are
-     exact for rounds q-1, q and q+1. A tenure is one word: owner (160 bits), from round, barred until, asked back from
+     exact for rounds q-1, q and q+1; validators' stakes change at q+2. A tenure is one word: owner (160 bits), from round, barred until, asked back from
      (24 each), delegated (1). Where the owner is its own operator, that word is all that a commit reads of the seat.
 """
 
@@ -17,7 +17,7 @@ struct Seat:
     commitments: uint256[2]        # by round parity: first 28 bytes of the commitment, round as uint32
     stakes: uint256                # newest (96 bits), the one before (96), from which round each (24, 24)
     reports: bytes32[2]            # validators: hash of the revealed report, by round parity
-    stake_before: uint256          # what counted before the two in `stakes`
+    stakes_before: uint256         # what counted before these two (96), and before that (96); from which round the first (24)
     previous: uint256              # the previous tenure
     operator: uint256              # newest operator named (160 bits), from round (24): also by the previous tenure
     operator_before: uint256       # the one before
@@ -117,21 +117,36 @@ def _stake_at(key: uint256, round: uint256) -> uint256:
         return word & constants.AMOUNT_MASK
     if round >= word >> 216:
         return (word >> 96) & constants.AMOUNT_MASK
-    return self.seats[key].stake_before
+    word = self.seats[key].stakes_before
+    return (word if round >= word >> 192 else word >> 96) & constants.AMOUNT_MASK
 
 
 @internal
 def _set_stake(key: uint256, stake: uint256, round: uint256):
     """
-    @dev `round` never falls from call to call: it is the next round.
+    @dev Replaces a change that was to count from `round` or later.
     """
     word: uint256 = self.seats[key].stakes
     since: uint256 = (word >> 192) & constants.ROUND_MASK
-    if since == round:
-        self.seats[key].stakes = (word & ~constants.AMOUNT_MASK) | stake
-    else:
-        self.seats[key].stakes = stake | ((word & constants.AMOUNT_MASK) << 96) | (round << 192) | (since << 216)
-        self.seats[key].stake_before = (word >> 96) & constants.AMOUNT_MASK
+    if since >= round:
+        word &= ~(constants.AMOUNT_MASK | (constants.ROUND_MASK << 192))
+        self.seats[key].stakes = word | stake | (round << 192)
+        return
+    self.seats[key].stakes = stake | ((word & constants.AMOUNT_MASK) << 96) | (round << 192) | (since << 216)
+    if word >> 216 != since:
+        before: uint256 = (self.seats[key].stakes_before & constants.AMOUNT_MASK) << 96
+        self.seats[key].stakes_before = before | ((word >> 96) & constants.AMOUNT_MASK) | ((word >> 216) << 192)
+
+
+@internal
+@pure
+def _counts_from(role: uint256, round: uint256) -> uint256:
+    """
+    @dev A validator's stake gets a full round's notice, unless the run has not started: whoever bonds in a round's last
+         second must not decide the next.
+    @return The first round in which a stake counts that changed before `round`.
+    """
+    return round + 1 if role == constants.VALIDATOR and round != 0 else round
 
 
 @internal
@@ -175,7 +190,10 @@ def _seat(run: uint256, role: uint256, seat: uint256, owner: address, operator: 
         tenure |= DELEGATED
         self._name(key, operator, round)
     self.seats[key].tenure = tenure
-    self._set_stake(key, stake, round)
+    counts: uint256 = self._counts_from(role, round)
+    if counts != round:
+        self._set_stake(key, 0, round)
+    self._set_stake(key, stake, counts)
 
 
 @internal

@@ -122,8 +122,8 @@ def test_anyone_ends_the_votes_of_a_validator_that_left(contracts: System) -> No
     finish_exit(run, VALIDATORS[0])
     contracts.runs.sync(run.id, Role.VALIDATOR, 0, sender=STRANGER)
     now = run.params.schedule().round_at(run.evm.time)
-    assert contracts.runs.seat_at(run.id, Role.VALIDATOR, 0, now).stake == 10**9
-    assert contracts.runs.seat_at(run.id, Role.VALIDATOR, 0, now + 1).stake == 0
+    assert contracts.runs.seat_at(run.id, Role.VALIDATOR, 0, now + 1).stake == 10**9
+    assert contracts.runs.seat_at(run.id, Role.VALIDATOR, 0, now + 2).stake == 0
 
 
 def test_validator_that_leaves_votes_no_more(contracts: System) -> None:
@@ -139,6 +139,56 @@ def test_validator_that_leaves_votes_no_more(contracts: System) -> None:
     assert contracts.runs.round_facts(run.id, 1).active_stake == 10**6
     with reverts("runs: inactive seat"):
         run.seal({0: said[0]}, 1)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_stake_bonded_in_a_rounds_last_second_decides_no_round_without_notice(
+    contracts: System, overlap: bool
+) -> None:
+    """A validator that outweighs the others by surprise, and leaves in the same breath, counts in no round."""
+    run = Run.create(contracts, rounds=9, overlap=overlap, commit_s=2_000)
+    run.join_trainers(1)
+    run.join_validators([10**9] * 3)
+    said = {v: report([accepted(9)]) for v in range(3)}
+    run.play(said)
+    schedule = run.params.schedule()
+    edge = schedule.opens(2) - 1  # the last second before a round opens
+    run.evm.travel(edge)
+    run.bond(VALIDATORS[2], 4 * 10**9)
+    contracts.runs.sync(run.id, Role.VALIDATOR, 2)
+    assert run.evm.events("StakeSynced")[0]["from_round"] == 3
+    stakes = [contracts.runs.seat_at(run.id, Role.VALIDATOR, 2, round).stake for round in (1, 2, 3)]
+    assert stakes == [10**9, 10**9, 5 * 10**9]
+
+
+def test_validator_that_joins_gives_a_full_rounds_notice(contracts: System) -> None:
+    run = Run.create(contracts, rounds=9)
+    run.join_trainers(1)
+    run.join_validators([10**9])
+    said = {v: report([accepted(9)]) for v in range(2)}
+    run.enter("commit", 1, -1)
+    run.join_validators([10**12])
+    run.play({0: said[0]}, 1)
+    assert contracts.runs.round_facts(run.id, 1).active_stake == 10**9
+    with reverts("runs: inactive seat"):
+        run.enter("report_commit", 1)
+        run.seal({1: said[1]}, 1)
+    run.play(said, 2)
+    assert contracts.runs.round_facts(run.id, 2).active_stake == 10**9 + 10**12
+
+
+def test_seat_that_changes_hands_does_not_vote_with_the_new_owners_bond(contracts: System) -> None:
+    """The old owner is leaving, and still operates the seat in the round; nothing of its own is at stake."""
+    run = Run.create(contracts, rounds=9, validator_limit=2)
+    run.join_trainers(1)
+    run.join_validators([10**9] * 2)
+    run.enter("commit", 1)
+    start_exit(run, VALIDATORS[1])
+    run.bond(VALIDATORS[2], 10**9)
+    proof = admission_proof(ADMITTED, VALIDATORS[2], Role.VALIDATOR)
+    contracts.runs.join(run.id, Role.VALIDATOR, VALIDATORS[2], "", proof, 1, sender=VALIDATORS[2])
+    run.play({0: report([accepted(9)])}, 1)
+    assert tuple(contracts.runs.round_facts(run.id, 1).stakes[:2]) == (10**9, 0)
 
 
 def test_same_money_votes_for_one_seat_only(contracts: System) -> None:

@@ -40,12 +40,12 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rounds]:
         # trainer-9 takes seat 1 from round 2 on; validator-1 falls silent, validator-2 says nothing that counts
         world.devnet.travel(world.schedule.commit(1).start)
         world.take_seat("trainer-9", bond=2 * TRAINER_BOND, take=1)
-        played.play(1, both, {v0: words(40_000, 7), v2: [BASE, NEWEST, EVIDENCE]}, hiding=("trainer-1",))
         world.send("sponsor", world.contracts.token.mint(world.address(v0), 5_000 * COIN))
         world.account(v0).do(
             bond_calls(world.contracts, world.run, world.address(v0), 5_000 * COIN, world.chain.head()),
             "more",
         )
+        played.play(1, both, {v0: words(40_000, 7), v2: [BASE, NEWEST, EVIDENCE]}, hiding=("trainer-1",))
         both = {"trainer-0": 0, "trainer-9": 1}
         played.play(2, both, {v0: words(65_535, 1), v2: odd_words(5 << 8 | 3, 7 << 8 | 200)})
         played.play(3, both, {v0: odd_words(9 << 8, 7 << 8 | 5), v2: None})
