@@ -306,8 +306,8 @@ class SeatsModel:
     def _active_stakes(self, round: int, live_bonds: Sequence[int]) -> tuple[int, ...]:
         """Returns the stakes of the validators that joined, asked back or revealed a report in round - 2 or later.
 
-        Whoever lost the seat since does not count: it was silent, or is leaving. A stake counts up to the owner's live bond, so that a bond in exit does not vote, and up to the run's cap.
-        """
+        Whoever lost the seat since does not count: it was silent, or is leaving. A stake counts up to the owner's live
+        bond, so that a bond in exit does not vote, and up to the run's cap.
         stakes = [0] * MAX_VALIDATORS
         for seat, record in enumerate(self.validators):
             tenure = record.tenures[-1]

@@ -275,8 +275,8 @@ class ValidatorNode(Node):
             return
         saved = journal.salts.find(self.run, round, self.role)
         if saved is None:
-            if round not in self._reports:
-                return
+            if round not in self._reports or not self.record.validator_stakes(round)[seat]:
+                return  # a seat that joined counts from its second round on
             report, salt = self._lie(self._reports[round]), self.parts.salt()
             digest = report_commitment(
                 self.parts.chain.chain_id,
