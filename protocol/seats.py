@@ -308,6 +308,7 @@ class SeatsModel:
 
         Whoever lost the seat since does not count: it was silent, or is leaving. A stake counts up to the owner's live
         bond, so that a bond in exit does not vote, and up to the run's cap.
+        """
         stakes = [0] * MAX_VALIDATORS
         for seat, record in enumerate(self.validators):
             tenure = record.tenures[-1]
