@@ -275,7 +275,7 @@ class ValidatorNode(Node):
             return
         saved = journal.salts.find(self.run, round, self.role)
         if saved is None:
-            if round not in self._reports or not self.record.validator_stakes(round)[seat]:
+            if round not in self._reports or not self.record.seats[self.role][seat].stake.at(round):
                 return  # a seat that joined counts from its second round on
             report, salt = self._lie(self._reports[round]), self.parts.salt()
             digest = report_commitment(

@@ -28,6 +28,7 @@ from earnest.cli.transactions import (
 )
 from earnest.client.account.sending import due_calls, estimate_calls, settle_due
 from earnest.client.account.transactions import (
+    NotDueError,
     PlannedCall,
     end_calls,
     held_seat,
@@ -38,7 +39,7 @@ from earnest.client.account.transactions import (
     sync_calls,
 )
 from earnest.client.chain.contracts import SeatId
-from earnest.client.run.run_file import RunFile
+from earnest.client.run.run_file import RunFile, window_problems
 from earnest.client.storage.objects import ObjectStore
 from earnest.protocol.run import Level, Role
 
@@ -216,6 +217,11 @@ def join(
         params = record.params
         minimum = params.trainer_min_bond if chosen is Role.TRAINER else params.validator_min_bond
         wei = minimum if bond is None else session.wei(bond)
+        if short := window_problems(params, session.network.block_time_s, session.finality_s):
+            raise NotDueError(
+                f"run {run} has windows in which this network's nodes cannot act: {'; '.join(short)}",
+                "join a run whose windows suit the network",
+            )
         steps = join_calls(
             session.contracts,
             run,

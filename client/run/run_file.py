@@ -27,6 +27,12 @@ MAX_RUN_FILE_BYTES = 1 << 20
 SETUP_BLOCKS = 5
 """Blocks that opening a run may take: four transactions in sequence."""
 
+WINDOW_BLOCKS = 5
+"""Blocks that every window must have room for."""
+
+LEAST_VALIDATORS = 3
+"""With fewer, one validator has half of the stake: it can void every round, or decide alone."""
+
 PAID_SHARE = 0.6
 """Share of the trainer pool P that honest trainers are paid: an average update has a weight of about 0.6."""
 
@@ -242,17 +248,29 @@ def check_params(params: RunParams, now: int, block_time_s: float, finality_s: f
     earliest = schedule.period + SETUP_BLOCKS * ceil(block_time_s)
     if params.start < now + earliest:
         problems.append(f"start_in_s is {params.start - now}, joining needs at least {earliest}")
-    least = FINALITY_FACTOR * finality_s
-    for name in ("reveal_s", "report_commit_s", "report_reveal_s", "settle_s"):
-        if getattr(params, name) < least:
-            problems.append(
-                f"{name} is {getattr(params, name)}, this network's finality needs at least {least:g}"
-            )
+    problems += window_problems(params, block_time_s, finality_s)
     if problems:
         raise RunFileError(
             f"no run can have these terms: {'; '.join(problems)}",
             "correct the run file; docs/reverts.md lists the limit of each term",
         )
+
+
+def window_problems(params: RunParams, block_time_s: float, finality_s: float) -> list[str]:
+    """Returns the windows of a run that are too short for a network's blocks and finality; empty if none.
+
+    A node acts on final blocks, so R, S, V and G need twice the finality; every window needs a few blocks. Check a
+    run before joining it: what misses a window is charged, or not paid.
+    """
+    final = FINALITY_FACTOR * finality_s
+    blocks = WINDOW_BLOCKS * block_time_s
+    needs = dict.fromkeys(("reveal_s", "report_commit_s", "report_reveal_s", "settle_s"), max(final, blocks))
+    needs |= dict.fromkeys(("commit_s", "contest_s"), blocks)
+    return [
+        f"{name} is {getattr(params, name)}, this network's blocks and finality need at least {least:g}"
+        for name, least in needs.items()
+        if getattr(params, name) < least
+    ]
 
 
 def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None) -> list[str]:
@@ -265,6 +283,15 @@ def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None)
     if fresh < params.rounds:
         sentences.append(
             f"With every seat taken the pool lasts {fresh} rounds; after that samples repeat, also those that judge."
+        )
+    if params.validator_limit < LEAST_VALIDATORS:
+        sentences.append(
+            f"With {params.validator_limit} validator seats, one validator can void every round: take at least "
+            f"{LEAST_VALIDATORS}."
+        )
+    if params.validator_max_stake > params.validator_min_bond:
+        sentences.append(
+            "One validator can outvote the others with a larger bond: validator_max_stake is above the minimum bond."
         )
     if policy is not None:
         sentences.append(f"Keys are taken from machines under this root: {policy.root_name}.")

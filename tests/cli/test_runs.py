@@ -173,7 +173,7 @@ def test_windows_shorter_than_twice_the_finality_are_refused(place: Place, cli: 
     flags = [*place.acting("sponsor"), "--confirmations", "151", "--dry-run", "--json"]
     result = cli("run", "create", str(place.run_file), *flags)
     assert result.code == Exit.USAGE
-    assert "reveal_s is 300, this network's finality needs at least 302" in result.error["cause"]
+    assert "reveal_s is 300, this network's blocks and finality need at least 302" in result.error["cause"]
     assert "report_reveal_s is 300" in result.error["cause"]
     assert "report_commit_s is" not in result.error["cause"]
 

@@ -125,7 +125,7 @@ def test_dust_on_half_of_the_seats_takes_nothing_from_the_others(arena: Arena):
         payload = arena.codec.encode(arena.codec.spec.split(dust)).payload
         inputs = swapped(inputs, seat, arena.with_payload(inputs.submissions[seat], payload))
     judgement = judge_round(inputs)
-    assert max(judgement.votes[seat].weight for seat in (2, 3)) <= 1
+    assert max(judgement.votes[seat].weight for seat in (2, 3)) < 10
     assert max(judgement.votes[seat].weight for seat in (0, 1)) > 10_000
     clip_norm = arena.state.clip_norm
     arena.advance(inputs, judgement)

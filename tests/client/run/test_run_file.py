@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from earnest.attestation.formats.quote import parse_quote
 from earnest.attestation.policy_file import PolicyFile, PolicyFileError
 from earnest.attestation.prover.simulated import SimulatedAttester
-from earnest.client.run.run_file import RunFile, RunFileError, remarks
+from earnest.client.run.run_file import RunFile, RunFileError, remarks, window_problems
 from earnest.protocol.run import Level
 from tests.client.world import tiny_recipe
 
@@ -83,3 +84,22 @@ def test_another_level_or_a_missing_policy_is_an_error(tmp_path: Path) -> None:
     file = read(tmp_path, 'verification = "attested"\nattestation_policy = "none.json"')
     with pytest.raises(PolicyFileError, match="No such file"):
         file.read_policy()
+
+
+def test_windows_without_room_for_blocks_or_finality_are_named(tmp_path: Path) -> None:
+    params = read(tmp_path, "").params(tiny_recipe(), bytes(32), 1_000, 18)
+    params = replace(params, reveal_s=300, report_commit_s=300, report_reveal_s=300, settle_s=299)
+    named = [problem.split()[0] for problem in window_problems(params, 12.0, 150.0)]
+    assert named == ["settle_s"]
+    assert window_problems(replace(params, settle_s=300), 12.0, 150.0) == []
+    short = replace(params, settle_s=300, contest_s=60, commit_s=60)
+    assert [p.split()[0] for p in window_problems(short, 12.1, 150.0)] == ["commit_s", "contest_s"]
+
+
+def test_fewer_than_three_validators_and_an_open_stake_cap_are_remarked(tmp_path: Path) -> None:
+    params = read(tmp_path, "").params(tiny_recipe(), bytes(32), 1_000, 18)
+    params = replace(params, validator_limit=3, validator_max_stake=params.validator_min_bond)
+    fine = remarks(params, tiny_recipe())
+    assert len(remarks(replace(params, validator_limit=2), tiny_recipe())) == len(fine) + 1
+    open_cap = replace(params, validator_max_stake=params.validator_min_bond + 1)
+    assert len(remarks(open_cap, tiny_recipe())) == len(fine) + 1
