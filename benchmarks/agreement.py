@@ -28,7 +28,8 @@ def main(rounds: int) -> None:
             raise
         seen["void"] += settled.void
         seen["seats"] += len(settled.consensus)
-        seen["seats with c > 0"] += settled.counted
+        seen["seats judged"] += settled.judged
+        seen["seats in doubt"] += len(settled.doubtful)
         seen["penal verdicts"] += sum(verdict in (3, 4, 5, 6) for verdict in settled.verdicts)
         seen["wei paid"] += sum(settled.trainer_pay) + sum(settled.validator_pay)
     took = time.perf_counter() - began

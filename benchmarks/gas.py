@@ -5,7 +5,7 @@
 Prints tables, writes what 256x16 and `attested` gave into `contracts/gas.json`. `attested` is measured on anvil with
 Osaka's rules where that is installed, else on the embedded chain, which has Osaka's precompile. "First" is the first
 time a seat does it; "repeat" is from the third round on, when both slots of the seat, by round parity, have been used.
-A round's total includes commits, reveals, seed, report commits, report reveals, settlement and the validators' pay.
+A round's total includes commits, reveals, seed, report commits, report reveals and settlement with all pay.
 """
 
 from __future__ import annotations
@@ -165,7 +165,6 @@ def play(run: Run, round: int, meter: Meter) -> int:
         meter("report_reveal", lambda v=v: run.unseal({v: sealed[v]}, round))
     run.enter("settle", round)
     meter("settle", lambda: run.settle(round))
-    meter("pay_validators", lambda: run.system.settlement.pay_validators(run.id, round))
     return sum(sum(used) for used in meter.used.values()) - before
 
 

@@ -37,11 +37,8 @@ exports: (
     penalties.locked,
     penalties.charged_in,
     round_records.round_record,
-    round_records.matches,
-    round_records.validators_paid,
     round_records.charged,
 )
-
 
 
 final_state: public(HashMap[uint256, bytes32])     # run -> root of the model it delivers
@@ -74,76 +71,49 @@ def open(run: uint256, sponsor: address, amount: uint256, exit_delay: uint256):
 def settle(
     run: uint256,
     round: uint256,
-    first_seat: uint256,
-    count: uint256,
     hints: DynArray[uint256, 16],
     reports: DynArray[DynArray[bytes32, 29], 16],
     majority: uint256,
 ):
     """
-    @notice Settle whole 64-seat pages of a round, in any order, each seat once: anyone, in the settle window.
-    @param first_seat First seat, a multiple of 64
-    @param count Seats; ends on a page's end or at (or after) the last revealed seat. 0 if nobody revealed.
-    @param hints Consensus weights c_i of these seats, sixteen 16-bit values a word, most significant first
+    @notice Settle a round, once, and pay its trainers and validators: anyone, in the settle window. A validator whose
+            report is on other states than the majority's counts as absent, is not paid, and is charged.
+    @param hints Consensus weights c_i up to the last revealed seat, sixteen 16-bit values a word, most significant first
     @param reports Report of each validator seat, empty for a seat that revealed none
     @param majority A validator seat whose (base root, newest root) more than half of T reported
     """
     facts: ITrainingRuns.RoundFacts = self._facts(run, round)
     consensus._check(reports, facts.report_hashes)
-    assert consensus._holds_majority(
-        reports, facts.stakes, facts.active_stake, majority
-    ), "settlement: no majority"
-    assert count <= 256 and len(hints) == (count + 15) // 16, "settlement: wrong hint count"
+    agreeing: uint256 = consensus._majority(reports, facts.stakes, facts.active_stake, majority)
+    assert agreeing != 0, "settlement: no majority"
+    count: uint256 = bits._span(facts.revealed)
+    assert len(hints) == (count + 15) // 16, "settlement: wrong hint count"
     if count % 16 != 0:
         assert hints[count // 16] << (16 * (count % 16)) == 0, "settlement: hint beyond seats"
-    span: uint256 = bits._span(facts.revealed)
-    pages: uint256 = round_records._unsettled_pages(run, round, span, first_seat, count)
 
     tally: consensus.Tally = consensus._tally(
-        reports, facts.stakes, facts.active_stake, facts.revealed, first_seat, count, hints
+        reports, facts.stakes, facts.active_stake, agreeing, facts.revealed, count, hints
     )
-    round_records._record(run, round, span, pages, tally)
-    log ISettlement.SeatsSettled(
-        run=run,
-        round=round,
-        first_seat=first_seat,
-        consensus=hints,
-        base_state=reports[majority][consensus.BASE],
-        newest_state=reports[majority][consensus.NEWEST],
-    )
+    round_records._record(run, round, agreeing, tally.harmful)
+    burned: uint256 = 0
     if round == facts.rounds:
         self.final_state[run] = reports[majority][consensus.NEWEST]
         log ISettlement.FinalState(run=run, state=self.final_state[run])
-    elif tally.positive != 0:
-        self._pay_trainers(run, round, facts, first_seat, count, hints)
-
-
-@external
-def pay_validators(run: uint256, round: uint256):
-    """
-    @notice Pay the validators of a round whose seats are all settled: anyone, once, in the settle window.
-    """
-    facts: ITrainingRuns.RoundFacts = self._facts(run, round)
-    self._only_settled(run, round)
-    assert not round_records._has(run, round, round_records.PAID), "settlement: validators are paid"
-    assert round < facts.rounds, "settlement: round has no pay"
-    round_records._mark(run, round, round_records.PAID)
-    positive: uint256 = round_records._positive(run, round)
-    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, constants.VALIDATOR, round, 0, 16)
-    payments: DynArray[uint256, 256] = []
-    amounts: DynArray[uint256, 256] = []
-    for v: uint256 in range(len(owners), bound=16):
-        amount: uint256 = 0
-        if positive != 0:
-            matches: uint256 = round_records._matches_of(run, round, v)
-            # rounds down: the escrow, and so the sponsor, keeps the remainder
-            amount = facts.params.validator_pool * facts.stakes[v] * matches // (facts.active_stake * positive)
-        amounts.append(amount)
-        if amount != 0:
-            payments.append(self._payment(owners[v], amount))
-    if len(payments) != 0:
-        extcall wiring._vault().pay(run, payments)
-    log ISettlement.ValidatorsPaid(run=run, round=round, amounts=amounts)
+    elif tally.judged != 0:
+        burned = self._pay(run, round, facts, tally, count, hints)
+    log ISettlement.RoundSettled(
+        run=run,
+        round=round,
+        active_stake=facts.active_stake,
+        agreeing=agreeing,
+        consensus=hints,
+        base_state=reports[majority][consensus.BASE],
+        newest_state=reports[majority][consensus.NEWEST],
+        burned=burned,
+    )
+    for v: uint256 in range(len(reports), bound=16):
+        if len(reports[v]) != 0 and (agreeing >> v) & 1 == 0:
+            self._charge(run, facts.params, round, constants.VALIDATOR, 1 << v, penalties.OTHER_STATES)
 
 
 @external
@@ -156,26 +126,26 @@ def void(run: uint256, round: uint256, reports: DynArray[DynArray[bytes32, 29], 
     assert not round_records._has(run, round, round_records.VOID), "settlement: already void"
     consensus._check(reports, facts.report_hashes)
     for v: uint256 in range(len(reports), bound=16):
-        assert not consensus._holds_majority(
+        assert consensus._majority(
             reports, facts.stakes, facts.active_stake, v
-        ), "settlement: round is not void"
+        ) == 0, "settlement: round is not void"
     round_records._mark(run, round, round_records.VOID)
     burned: uint256 = 0
     if facts.revealed != 0:
         burned = facts.params.trainer_pool + facts.params.validator_pool
         extcall wiring._vault().burn_escrow(run, burned)
-    log ISettlement.RoundVoided(run=run, round=round, burned=burned)
+    log ISettlement.RoundVoided(run=run, round=round, active_stake=facts.active_stake, burned=burned)
 
 
 @external
 def refund(run: uint256):
     """
     @notice Return to the sponsor what the run no longer needs, anyone: after `end` the rounds that will never open,
-            after the last round's settle window everything left, less what is burned then: the unpaid part of P + Q
-            of each round with reveals that was neither settled nor voided in its window. A call checks up to 256
+            after the last round's settle window everything left, less what is burned then: the P + Q of each
+            round with reveals that was neither settled nor voided in its window. A call checks up to 256
             rounds; call again until all are checked.
     """
-    params: ITrainingRuns.RunParams = staticcall wiring._runs().run_params(run)
+    params: ITrainingRuns.RunParams = wiring._params(run)
     rounds: uint256 = staticcall wiring._runs().run_rounds(run)
     amount: uint256 = 0
     if block.timestamp >= schedule._scored_at(params, rounds - 1) + params.settle_s:  # `end` leaves one round at least
@@ -213,49 +183,61 @@ def charge(run: uint256, round: uint256, role: uint256):
     committed: uint256 = 0
     revealed: uint256 = 0
     committed, revealed = staticcall wiring._runs().unrevealed(run, role, round)
-    missing: uint256 = committed & ~revealed
     if bits._count(committed & revealed) * 2 < bits._count(committed):
+        log ISettlement.ChargesWaived(
+            run=run, round=round, role=role, committed=committed, revealed=committed & revealed
+        )
         return
-    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, role, round, 0, bits._span(missing))
-    for seat: uint256 in range(len(owners), bound=256):
-        if (missing >> seat) & 1 != 0:
-            penalties._charge(run, params, round, role, seat, owners[seat])
+    self._charge(run, params, round, role, committed & ~revealed, penalties.UNREVEALED)
 
 
 @external
-def lock(run: uint256, round: uint256, seats: DynArray[uint256, 64], reports: DynArray[DynArray[bytes32, 29], 16]):
+def lock(run: uint256, round: uint256, seats: DynArray[uint256, 32], reports: DynArray[DynArray[bytes32, 29], 16]):
     """
     @notice Lock the penalty of each seat on which a verdict from 3 to 6 holds: anyone, once the round is settled, in the
             settle window. Skipped: seats locked before, seats without such a verdict or whose verdict costs
-            nothing, and verdict 4 in a broken round, in which it holds for more than half of the revealed seats.
+            nothing, and verdict 4 in a broken round, see `broken`.
     """
     facts: ITrainingRuns.RoundFacts = self._facts(run, round)
-    self._only_settled(run, round)
+    assert round_records._has(run, round, round_records.SETTLED), "settlement: round not settled"
     consensus._check(reports, facts.report_hashes)
-    broken: bool = round_records._harmful(run, round) * 2 > bits._count(facts.revealed)
+    found: DynArray[uint256, 32] = consensus._penal_verdicts(
+        reports, facts.stakes, facts.active_stake, round_records._agreeing(run, round), seats
+    )
+    broken: bool = self._broken(run, round)
     closes: uint256 = schedule._scored_at(facts.params, round) + facts.params.settle_s
     locks: uint256 = 0
-    for seat: uint256 in seats:
+    for i: uint256 in range(len(seats), bound=32):
+        seat: uint256 = seats[i]
+        verdict: uint256 = found[i] & consensus.VERDICT
+        if penalties._bps(facts.params, verdict) == 0 or (verdict == verdicts.HARMFUL and broken):
+            continue
         if seat >= 256 or (facts.revealed >> seat) & 1 == 0 or penalties._exists(run, round, seat):
             continue
         penalty: ISettlement.Penalty = empty(ISettlement.Penalty)
-        penalty.verdict, penalty.upheld, penalty.votes = consensus._penal_verdict(
-            reports, facts.stakes, facts.active_stake, seat
-        )
-        if penalties._bps(facts.params, penalty.verdict) == 0 or (penalty.verdict == verdicts.HARMFUL and broken):
-            continue
         penalty.run = run
         penalty.round = round
         penalty.seat = seat
-        penalty.account = (staticcall wiring._runs().owners_at(run, constants.TRAINER, round, seat, 1))[0]
+        penalty.account = wiring._owners(run, constants.TRAINER, round, seat, 1)[0]
+        penalty.verdict = verdict
+        penalty.votes = (found[i] >> 8) & consensus.WEIGHT
+        penalty.upheld = found[i] >> 24
         penalty.active_stake = facts.active_stake
         penalty.contest_until = closes + facts.params.contest_s
         penalties._lock(penalty, facts.params)
-        if penalty.verdict >= verdicts.HARMFUL:
-            extcall wiring._runs().bar(run, seat, (round // facts.params.ceiling_rounds + 1) * facts.params.ceiling_rounds)
         locks += 1
     assert locks != 0, "settlement: nothing to lock"
     penalties._record_voters(run, round, facts.stakes)
+
+
+@external
+@view
+def broken(run: uint256, round: uint256) -> bool:
+    """
+    @notice True in a broken round, whose verdicts 4 lock nothing: seats with that verdict have more than half of the bond
+            of the revealed seats. A bond counts as it did in the round, at most what is left of it now.
+    """
+    return self._broken(run, round)
 
 
 @external
@@ -308,7 +290,7 @@ def _facts(run: uint256, round: uint256) -> ITrainingRuns.RoundFacts:
 @view
 def _params(run: uint256, round: uint256) -> ITrainingRuns.RunParams:
     self._only_rounds(round, staticcall wiring._runs().run_rounds(run))
-    return staticcall wiring._runs().run_params(run)
+    return wiring._params(run)
 
 
 @internal
@@ -320,7 +302,7 @@ def _only_rounds(round: uint256, rounds: uint256):
 @internal
 def _close_rounds(run: uint256, params: ITrainingRuns.RunParams, rounds: uint256) -> bool:
     """
-    @notice Burn the unpaid pools of up to 256 further rounds that lapsed with reveals, as those of a void round.
+    @notice Burn the pools of up to 256 further rounds that lapsed with reveals, as those of a void round.
     @return True if rounds are left to check, or the escrow is used up.
     """
     first: uint256 = self._closed[run]
@@ -330,15 +312,11 @@ def _close_rounds(run: uint256, params: ITrainingRuns.RunParams, rounds: uint256
     self._closed[run] = last
     burned: uint256 = 0
     for round: uint256 in range(first, last, bound=256):
-        if round_records._has(run, round, round_records.COMPLETE | round_records.VOID):
+        if round_records._has(run, round, round_records.SETTLED | round_records.VOID):
             continue
-        revealed: uint256 = staticcall wiring._runs().revealed(run, round)
-        if revealed == 0:
+        if staticcall wiring._runs().revealed(run, round) == 0:
             continue
-        shares: uint256 = constants.WEIGHT_ONE * bits._count(revealed)
         unpaid: uint256 = params.trainer_pool + params.validator_pool
-        # rounds up what settled pages were paid: never more is burned than is left of the round
-        unpaid -= (params.trainer_pool * round_records._weight(run, round) + shares - 1) // shares
         burned += unpaid
         log ISettlement.RoundLapsed(run=run, round=round, burned=unpaid)
     if burned != 0:
@@ -349,33 +327,30 @@ def _close_rounds(run: uint256, params: ITrainingRuns.RunParams, rounds: uint256
 
 @internal
 @view
-def _only_settled(run: uint256, round: uint256):
-    assert round_records._has(run, round, round_records.COMPLETE), "settlement: round not settled"
-
-
-@internal
-@view
 def _only_within(opens: uint256, closes: uint256):
     assert block.timestamp >= opens, "settlement: too early"
     assert block.timestamp < closes, "settlement: too late"
 
 
 @internal
-def _pay_trainers(
+def _pay(
     run: uint256,
     round: uint256,
     facts: ITrainingRuns.RoundFacts,
-    first: uint256,
+    tally: consensus.Tally,
     count: uint256,
     hints: DynArray[uint256, 16],
-):
+) -> uint256:
     """
-    @notice Pay P * c_i // (65535 n) to each owner of these seats in one call of the vault.
+    @notice Pay P * c_i // D to each trainer and Q * stake_v * matches_v // (T * judged) to each validator. D is the summed
+            weight, in which a seat in doubt counts in full, but at least `full_seats` of full weight. Burn what seats in
+            doubt would have had beyond their c_i. All round down: the escrow, and so the sponsor, keeps the remainder.
+    @return Wei burned
     """
-    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, constants.TRAINER, round, first, count)
-    payments: DynArray[uint256, 256] = []
     pool: uint256 = facts.params.trainer_pool
-    shares: uint256 = constants.WEIGHT_ONE * bits._count(facts.revealed)
+    shares: uint256 = max(tally.weight + tally.doubt, constants.WEIGHT_ONE * facts.params.full_seats)
+    owners: DynArray[address, 256] = wiring._owners(run, constants.TRAINER, round, 0, count)
+    payments: DynArray[uint256, 256] = []
     left: uint256 = 0  # of the present word of hints
     for i: uint256 in range(len(owners), bound=256):
         if i & 15 == 0:
@@ -383,9 +358,65 @@ def _pay_trainers(
         c: uint256 = left >> 240
         left <<= 16
         if c != 0:
-            # Safe: the pool has 96 bits, c has 16. Rounds down: the escrow, and so the sponsor, keeps the remainder.
+            # Safe: the pool has 96 bits, c has 16.
             payments.append(self._payment(owners[i], unsafe_div(unsafe_mul(pool, c), shares)))
-    extcall wiring._vault().pay(run, payments)
+    if len(payments) != 0:
+        extcall wiring._vault().pay(run, payments)
+
+    owners = wiring._owners(run, constants.VALIDATOR, round, 0, 16)
+    payments = []
+    amounts: DynArray[uint256, 16] = []
+    for v: uint256 in range(len(owners), bound=16):
+        matches: uint256 = (tally.matches >> (consensus.MATCHES * v)) & (2**consensus.MATCHES - 1)
+        amount: uint256 = facts.params.validator_pool * facts.stakes[v] * matches // (facts.active_stake * tally.judged)
+        amounts.append(amount)
+        if amount != 0:
+            payments.append(self._payment(owners[v], amount))
+    if len(payments) != 0:
+        extcall wiring._vault().pay(run, payments)
+    log ISettlement.ValidatorsPaid(run=run, round=round, amounts=amounts)
+
+    burned: uint256 = pool * tally.doubt // shares
+    if burned != 0:
+        extcall wiring._vault().burn_escrow(run, burned)
+    return burned
+
+
+@internal
+def _charge(
+    run: uint256,
+    params: ITrainingRuns.RunParams,
+    round: uint256,
+    role: uint256,
+    seats: uint256,
+    reason: String[32],
+):
+    """
+    @notice Charge the owners of all seats in a bitmap for an objective fault.
+    """
+    owners: DynArray[address, 256] = wiring._owners(run, role, round, 0, bits._span(seats))
+    for seat: uint256 in range(len(owners), bound=256):
+        if (seats >> seat) & 1 != 0:
+            penalties._charge(run, params, round, role, seat, owners[seat], reason)
+
+
+@internal
+@view
+def _broken(run: uint256, round: uint256) -> bool:
+    harmful: uint256 = round_records._harmful[run][round]
+    if harmful == 0:
+        return False
+    revealed: uint256 = staticcall wiring._runs().revealed(run, round)
+    total: uint256 = 0
+    harmed: uint256 = 0
+    for seat: uint256 in range(256):
+        if (revealed >> seat) & 1 != 0:
+            held: ITrainingRuns.Seat = staticcall wiring._runs().seat_at(run, constants.TRAINER, seat, round)
+            bond: uint256 = min(held.stake, staticcall wiring._vault().bond_of(self, run, held.owner))
+            total += bond
+            if (harmful >> seat) & 1 != 0:
+                harmed += bond
+    return harmed * 2 > total
 
 
 @internal

@@ -6,7 +6,7 @@
 @license MIT
 @notice Runs, seats, schedule, commitments, seeds and reports. Protocol sections 3 to 7.
 @dev Holds no money. A phase is a function of block time; nothing has to be advanced and nobody can stall it.
-@custom:security No owner. `SETTLEMENT` may only bar a seat, `REGISTRY` may only set a trainer's enclave key, the sponsor
+@custom:security No owner. `SETTLEMENT` may only bar a trainer, `REGISTRY` may only set a trainer's enclave key, the sponsor
      may only end its run with one full round's notice. Stakes are read from the vault only for rounds that have not begun.
 """
 
@@ -219,17 +219,14 @@ def ask_back(run: uint256, seat: uint256):
 
 
 @external
-def bar(run: uint256, seat: uint256, until_round: uint256):
+def set_bar(run: uint256, seat: uint256, account: address, until_round: uint256, at_most: uint256):
     """
-    @notice Bars the trainer that held `seat` in the round being settled from committing before `until_round`, in this
-            seat and any other. Settlement only.
+    @notice Bars a trainer from committing before `until_round`, in `seat`, which it has or had, and in any other. A bar
+            that ends after `at_most` stays as it is. Settlement only.
     """
     assert msg.sender == SETTLEMENT, "runs: not the settlement"
-    current: uint256 = schedule._clock(self._schedule(run))[0]
-    assert current != 0, "runs: nothing to settle"
-    until: uint256 = min(until_round, constants.ROUND_MASK)
-    if seats._bar(run, seat, current - 1, until):
-        log ITrainingRuns.Barred(run=run, seat=seat, until_round=until)
+    if seats._set_bar(run, seat, account, until_round, at_most):
+        log ITrainingRuns.BarSet(run=run, account=account, until_round=until_round)
 
 
 @external

@@ -417,6 +417,7 @@ def _parameters(setup: Setup, admission: tuple[tuple[str, Role], ...], initial_r
         "start": 0,
         "rounds": setup.rounds,
         "trainer_limit": len(setup.attacks),
+        "full_seats": len(setup.attacks),
         "validator_limit": setup.validators,
         "admission_root": admission_root(admission),
         "recipe_hash": setup.recipe.hash(),

@@ -25,9 +25,6 @@ MIN_WINDOW_S: Final = 60
 EXIT_MARGIN_S: Final = 86_400
 """Seconds of an exit delay after the last window in which a fault can be charged (section 4)."""
 
-SETTLE_PAGE: Final = 64
-"""Seats in one settlement page (or all of them in one call)."""
-
 SILENT_ROUNDS: Final = 8
 """A trainer seat without a commitment for this many rounds can be taken over by anyone who qualifies."""
 

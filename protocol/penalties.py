@@ -1,8 +1,9 @@
 """Penalties: charges, locks, contests and the amounts they seize. Protocol sections 5 and 9.
 
-A penalty takes a share (bps) of the bond at that moment, at most what is not locked yet, and at most what
-the ceiling of its window of rounds still allows. Amounts are capped by `min()`: nothing reverts because a bond
-is too small.
+A penalty takes a share (bps) of the bond at the moment of the charge or lock, at most what is not locked yet. The
+ceiling caps what an account loses in a window of rounds, and counts when money is seized: no account's penalty shields
+another's, and a released penalty uses nothing up. Amounts are capped by `min()`: nothing reverts because a bond is too
+small.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,14 +13,14 @@ from earnest.protocol.constants import AMOUNT_LIMIT, BPS
 from earnest.protocol.verdicts import Verdict
 
 BARRING = frozenset({Verdict.HARMFUL, Verdict.COPIED, Verdict.UNFAITHFUL})
-"""Verdicts whose lock bars the seat until its ceiling window ends."""
+"""Verdicts whose lock bars the account until the ceiling window ends, or the penalty is released."""
 
 
 @dataclass(frozen=True)
 class PenaltyTerms:
     """A run's penalties, with the defaults of `RunParams` and of the run file.
 
-    Shares of the bond in bps; the ceiling is in wei per aligned window of `ceiling_rounds` rounds.
+    Shares of the bond in bps; the ceiling is in wei per account and aligned window of `ceiling_rounds` rounds.
     """
 
     unrevealed_bps: int = 100
@@ -66,17 +67,14 @@ class Bond:
         return min(self.total * bps // BPS, self.free)
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Outcome of one call: amounts per seat, and the used part of the window's ceiling after it; wei."""
-
-    amounts: dict[int, int]
-    used: int
-
-
 def network_failed(committed: int, revealed: int) -> bool:
     """Returns True if fewer than half of the counted commitments were revealed: then nobody is charged."""
     return 2 * revealed < committed
+
+
+def below_ceiling(terms: PenaltyTerms, amount: int, used: int) -> int:
+    """Returns the part of `amount` that is seized; `used`: wei seized from the account in the same window."""
+    return min(amount, max(0, terms.ceiling - used))
 
 
 def charges(
@@ -84,55 +82,64 @@ def charges(
     committed: Collection[int],
     revealed: Collection[int],
     bonds: Mapping[int, Bond],
-    used: int,
-) -> Taken:
-    """Returns the amounts that `charge` seizes from the seats that committed and did not reveal, in seat order.
+    used: Mapping[int, int],
+) -> dict[int, int]:
+    """Returns the amounts that `charge` seizes from the seats that committed and did not reveal, by seat.
 
-    `committed`: seats whose commitment of the round is counted; `bonds` by seat; `used`: wei
-    already counted against the window's ceiling. Objective faults settle at once.
+    `committed`: seats whose commitment of the round is counted; `bonds` and `used` (see `below_ceiling`) by seat.
+    Objective faults settle at once.
     """
     shown = set(committed) & set(revealed)
     if network_failed(len(set(committed)), len(shown)):
-        return Taken({}, used)
-    amounts = {}
-    for seat in sorted(set(committed) - shown):
-        amounts[seat] = min(bonds[seat].share(terms.unrevealed_bps), max(0, terms.ceiling - used))
-        used += amounts[seat]
-    return Taken(amounts, used)
+        return {}
+    return {
+        seat: objective_charge(terms, bonds[seat], used.get(seat, 0))
+        for seat in sorted(set(committed) - shown)
+    }
+
+
+def objective_charge(terms: PenaltyTerms, bond: Bond, used: int) -> int:
+    """Returns what an objective fault costs: a commitment not revealed, or a report on other states."""
+    return below_ceiling(terms, bond.share(terms.unrevealed_bps), used)
 
 
 def broken_round(harmful: int, revealed: int) -> bool:
-    """Returns True if more than half of the revealed seats have verdict 4: the round is broken, nobody cheated."""
+    """Returns True if seats with verdict 4 have more than half of the bond of the revealed seats.
+
+    Then the round is broken, and nobody cheated. Both in wei: each bond as it counted in the round, at most what is
+    left of it.
+    """
     return 2 * harmful > revealed
 
 
 def lock_amounts(
     terms: PenaltyTerms,
     verdicts: Sequence[int | None],
-    revealed: int,
+    broken: bool,
     seats: Sequence[int],
     bonds: Mapping[int, Bond],
-    used: int,
-) -> Taken:
-    """Returns the amounts that `lock` locks, for the given seats in the given order.
+) -> dict[int, int]:
+    """Returns the amounts that `lock` locks, by seat.
 
-    `verdicts`: those that hold, of all trainer seats (`Settled.verdicts`); `revealed`: n; `bonds` by
-    seat; `used`: wei already counted against the window's ceiling. Verdict 6 neither is limited by the ceiling
-    nor uses it up. Seats without a penalty are left out; an amount may be 0 and still consumes its
-    penalty id and bars the seat.
+    `verdicts`: those that hold, of all trainer seats (`Settled.verdicts`); `broken`: see `broken_round`; `bonds` by
+    seat. Seats without a penalty are left out; an amount may be 0 and still consumes its penalty id and bars the
+    account.
     """
-    broken = broken_round(sum(verdict == Verdict.HARMFUL for verdict in verdicts), revealed)
-    amounts: dict[int, int] = {}
-    for seat in seats:
-        verdict = verdicts[seat]
-        if terms.bps(verdict) == 0 or (broken and verdict == Verdict.HARMFUL):
-            continue
-        amount = bonds[seat].share(terms.bps(verdict))
-        if verdict != Verdict.UNFAITHFUL:
-            amount = min(amount, max(0, terms.ceiling - used))
-            used += amount
-        amounts[seat] = amount
-    return Taken(amounts, used)
+    return {
+        seat: bonds[seat].share(terms.bps(verdicts[seat]))
+        for seat in seats
+        if terms.bps(verdicts[seat]) and not (broken and verdicts[seat] == Verdict.HARMFUL)
+    }
+
+
+def seized_amount(terms: PenaltyTerms, verdict: int, amount: int, contest: int, used: int) -> int:
+    """Returns what is seized of a penalty that is upheld: `amount` below the ceiling, and what a contest locked.
+
+    The ceiling does not limit verdict 6, which does not use it up either.
+    """
+    if verdict != Verdict.UNFAITHFUL:
+        amount = below_ceiling(terms, amount, used)
+    return amount + contest
 
 
 def contest_amount(terms: PenaltyTerms, bond: Bond) -> int:

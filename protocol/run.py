@@ -95,6 +95,9 @@ class RunParams:
     contest_bps: int = DEFAULT_PENALTIES.contest_bps
     ceiling: int = DEFAULT_PENALTIES.ceiling
     ceiling_rounds: int = DEFAULT_PENALTIES.ceiling_rounds
+    full_seats: int = 1
+    """Summed weight, in seats of full weight, from which P is paid out in full (section 8)."""
+
     verification: int = Level.INCENTIVE
     attestation_policy: bytes = ZERO_HASH
     """keccak256 of the policy that enclave keys are registered under; zero exactly at level 0."""
@@ -162,6 +165,7 @@ class RunParams:
         yield max(self._all_bps()) > MAX_PENALTY_BPS, "runs: penalty too high"
         yield self.ceiling_rounds == 0, "runs: zero ceiling window"
         yield self.ceiling_rounds > MAX_ROUNDS, "runs: ceiling window too long"
+        yield not 1 <= self.full_seats <= self.trainer_limit, "runs: full seats out of range"
         yield self.verification not in AVAILABLE_LEVELS, "runs: level not available"
         plain, no_policy = self.verification == Level.INCENTIVE, self.attestation_policy == ZERO_HASH
         yield plain and not no_policy, "runs: policy at level 0"

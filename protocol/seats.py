@@ -160,17 +160,15 @@ class SeatsModel:
         require(tenure.active_from + ACTIVE_ROUNDS + 1 < current, "runs: seat is still active")
         tenure.asked_from = following
 
-    def bar(self, seat: int, round: int, until_round: int) -> None:
-        """Bars the owner of the trainer seat in `round` from committing before `until_round`, in any seat."""
-        tenure_then = self.trainers[seat].tenure(round)
-        if tenure_then is None:
+    def set_bar(self, account: str, until_round: int, at_most: int) -> None:
+        """Bars the account from committing before `until_round`, in any seat; a bar beyond `at_most` stays."""
+        if self.barred.get(account, 0) > at_most:
             return
-        until = max(self.barred.get(tenure_then.owner, 0), until_round)
-        self.barred[tenure_then.owner] = until
+        self.barred[account] = until_round
         for record in self.trainers:
             for tenure in record.tenures:
-                if tenure.owner == tenure_then.owner:
-                    tenure.barred_until = max(tenure.barred_until, until)
+                if tenure.owner == account:
+                    tenure.barred_until = until_round
 
     # Rounds.
 

@@ -11,7 +11,7 @@ from earnest.cli.output import Answer, progress
 from earnest.cli.session import Session
 from earnest.cli.transactions import event_arguments, send
 from earnest.client.account.transactions import fund_calls
-from earnest.client.run.run_file import PAID_SHARE, RunFile, check_params, remarks
+from earnest.client.run.run_file import RunFile, check_params, paid_share, remarks
 from earnest.client.storage.objects import ObjectStore
 from earnest.client.storage.serve import ObjectServer
 from earnest.protocol.merkle import content_root
@@ -64,7 +64,9 @@ def open_run(session: Session, run_file: RunFile) -> Answer:
         "rounds": params.rounds,
         "params": asdict(params),
         **session.amounts("budget", params.budget),
-        **session.amounts("expected_trainer_pay", int(params.trainer_pool * params.rounds * PAID_SHARE)),
+        **session.amounts(
+            "expected_trainer_pay", int(params.trainer_pool * params.rounds * paid_share(params))
+        ),
     }
     return send(
         session,

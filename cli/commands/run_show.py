@@ -69,6 +69,7 @@ def terms(session: Session, record: RunRecord) -> dict[str, Any]:
         "validator_seats": params.validator_limit,
         "open_trainers": params.open_trainers,
         **session.amounts("trainer_pool", params.trainer_pool),
+        "full_seats": params.full_seats,
         **session.amounts("validator_pool", params.validator_pool),
         **session.amounts("trainer_min_bond", params.trainer_min_bond),
         **session.amounts("validator_min_bond", params.validator_min_bond),
@@ -197,7 +198,8 @@ def _shown(session: Session, document: dict[str, Any]) -> list[RenderableType]:
         f"  files {document['uri']}",
         f"  starts {when(terms['start'])}, a round takes {countdown(terms['period_s'])}",
         f"  pay per round: at most {terms['trainer_pool']} {session.symbol} to trainers"
-        f" and {terms['validator_pool']} {session.symbol} to validators",
+        f" and {terms['validator_pool']} {session.symbol} to validators;"
+        f" trainers get all of it from a summed weight of {terms['full_seats']} on",
         f"  minimum bonds: {terms['trainer_min_bond']} {session.symbol} for a trainer,"
         f" {terms['validator_min_bond']} {session.symbol} for a validator",
         f"  penalties, as shares of the bond: {penalties}",

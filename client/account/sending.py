@@ -27,7 +27,6 @@ TYPICAL_GAS: Mapping[str, int] = {
     "create_run": 330_000,
     "join": 130_000,
     "sync": 60_000,
-    "pay_validators": 150_000,
     "lock": 250_000,
 }
 """Gas of calls that follow others in a command, measured on the embedded chain."""

@@ -110,17 +110,16 @@ class SeedState:
 
 @dataclass(frozen=True)
 class SettledRound:
-    """Progress of a round's settlement.
+    """A round's settlement on the chain.
 
-    `pages`: bitmap of settled pages of 64 seats. `counted`: seats with a weight above 0. `harmful`: seats on which
-    verdict 4 holds.
+    `agreeing`: bitmap of the validator seats that reported the majority's roots. `harmful`: bitmap of the trainer seats
+    on which verdict 4 holds.
     """
 
-    pages: int
-    counted: int
-    harmful: int
-    complete: bool
+    settled: bool
     void: bool
+    agreeing: int
+    harmful: int
 
 
 class PenaltyStatus(IntEnum):
@@ -379,17 +378,12 @@ class Settlement(Contract):
         self,
         run: int,
         round: int,
-        first_seat: int,
-        count: int,
         hints: Sequence[int],
         reports: Sequence[Sequence[bytes]],
         majority: int,
     ) -> Call:
         """`reports[v]`: validator seat v's words, empty if none; hints as packed by `hint_words`."""
-        return self._call("settle", run, round, first_seat, count, list(hints), _words(reports), majority)
-
-    def pay_validators(self, run: int, round: int) -> Call:
-        return self._call("pay_validators", run, round)
+        return self._call("settle", run, round, list(hints), _words(reports), majority)
 
     def void(self, run: int, round: int, reports: Sequence[Sequence[bytes]]) -> Call:
         return self._call("void", run, round, _words(reports))
@@ -432,19 +426,16 @@ class Settlement(Contract):
     def locked(self, run: int, account: str, at: BlockRef) -> int:
         return self._read("locked", run, account, at=at)
 
-    def charged_in(self, run: int, window: int, at: BlockRef) -> int:
-        """Returns the wei of penalties counted against the ceiling of an aligned window of `ceiling_rounds` rounds."""
-        return self._read("charged_in", run, window, at=at)
+    def charged_in(self, run: int, window: int, account: str, at: BlockRef) -> int:
+        """Returns the wei seized that count against the account's ceiling in a window of `ceiling_rounds` rounds."""
+        return self._read("charged_in", run, window, account, at=at)
 
-    def matches(self, run: int, round: int, seat: int, at: BlockRef) -> int:
-        """Returns the number of settled seats with c > 0 on which the validator seat's weight is within 2 % of c."""
-        return self._read("matches", run, round, seat, at=at)
+    def broken(self, run: int, round: int, at: BlockRef) -> bool:
+        """Returns True if verdict 4 locks nothing: it holds for more than half of the revealed seats' bond."""
+        return self._read("broken", run, round, at=at)
 
     def round_record(self, run: int, round: int, at: BlockRef) -> SettledRound:
         return SettledRound(*self._read("round_record", run, round, at=at))
-
-    def validators_paid(self, run: int, round: int, at: BlockRef) -> bool:
-        return self._read("validators_paid", run, round, at=at)
 
     def charged(self, run: int, round: int, role: Role | int, at: BlockRef) -> bool:
         return self._read("charged", run, round, role, at=at)

@@ -15,8 +15,6 @@ from earnest.client.chain.blockref import BlockRef
 from earnest.client.chain.contracts import Call, PenaltyStatus, Runs, Settlement
 from earnest.client.run.record import RunRecord
 from earnest.protocol.consensus import hint_words
-from earnest.protocol.constants import SETTLE_PAGE
-from earnest.protocol.penalties import broken_round
 from earnest.protocol.run import Role
 from earnest.protocol.schedule import Schedule
 from earnest.protocol.verdicts import Verdict
@@ -25,7 +23,7 @@ LATE_S = 86_400
 """Time limit of one attempt at a call that has no deadline (settling a penalty), in seconds."""
 
 LOCK_PAGE = 8
-"""Seats locked in one transaction: each costs up to 1.1 M gas with 256 trainers and 16 validators, of at most 2^24."""
+"""Seats locked in one transaction, of 32 at most: each costs up to 0.4 M gas, and a transaction has at most 2^24."""
 
 TURN_S = 20
 """Seconds between two validators' turns to settle, and so to pay the gas; the first turn rotates with the rounds."""
@@ -143,33 +141,23 @@ class Settler:
                     deadline,
                 )
             return
-        if not state.complete:
-            for first, count in self._open_pages(round, state.pages):
-                yield DueCall(
-                    f"settle/{round}/{first}",
-                    self._settlement.settle(
-                        run,
-                        round,
-                        first,
-                        count,
-                        hint_words(settled.consensus[first : first + count]),
-                        words,
-                        settled.majority,
-                    ),
-                    lambda at, first=first, count=count: self._page_is_open(round, first, count, at),
-                    deadline,
-                )
+        if not state.settled:
+            yield DueCall(
+                f"settle/{round}",
+                self._settlement.settle(
+                    run,
+                    round,
+                    hint_words(settled.consensus[: record.ballot(round).span]),
+                    words,
+                    settled.majority,
+                ),
+                lambda at: not self._settlement.round_record(run, round, at=at).settled,
+                deadline,
+            )
             return
         if round == record.planned_rounds:
             return
-        if settled.counted and not self._settlement.validators_paid(run, round, at=head):
-            yield DueCall(
-                f"pay-validators/{round}",
-                self._settlement.pay_validators(run, round),
-                lambda at: not self._settlement.validators_paid(run, round, at=at),
-                deadline,
-            )
-        guilty = [seat for seat in self._guilty(round) if self._unlocked(round, seat, head)]
+        guilty = [seat for seat in self._guilty(round, head) if self._unlocked(round, seat, head)]
         for first in range(0, len(guilty), LOCK_PAGE):
             page = guilty[first : first + LOCK_PAGE]
             yield DueCall(
@@ -179,32 +167,11 @@ class Settler:
                 deadline,
             )
 
-    def _open_pages(self, round: int, settled: int) -> list[tuple[int, int]]:
-        """Returns (first seat, count) of the pages to settle: all at once or, once some are settled, page by page.
-
-        `settled` is the contract's bitmap of pages. Seats above the last one that revealed get no pay and need no page.
-        """
-        record = self._record
-        seats = record.trainer_count() if round < record.planned_rounds else 0
-        if settled == 0:
-            return [(0, seats)]
-        span = max(record.round(round).manifests, default=-1) + 1
-        return [
-            (first, min(SETTLE_PAGE, seats - first))
-            for first in range(0, span, SETTLE_PAGE)
-            if not settled >> first // SETTLE_PAGE & 1
-        ]
-
-    def _page_is_open(self, round: int, first: int, count: int, at: BlockRef) -> bool:
-        state = self._settlement.round_record(self._record.run, round, at=at)
-        pages = range(first // SETTLE_PAGE, -(-(first + count) // SETTLE_PAGE))
-        return not state.complete and not any(state.pages >> page & 1 for page in pages)
-
-    def _guilty(self, round: int) -> list[int]:
+    def _guilty(self, round: int, at: BlockRef) -> list[int]:
         """Returns the seats whose verdict costs bond; in a broken round verdict 4 does not (Protocol section 9)."""
-        record = self._record
-        terms, verdicts = record.params.penalty_terms(), record.settled(round).verdicts
-        broken = broken_round(verdicts.count(Verdict.HARMFUL), len(record.round(round).manifests))
+        terms, verdicts = self._record.params.penalty_terms(), self._record.settled(round).verdicts
+        harm = Verdict.HARMFUL in verdicts
+        broken = harm and self._settlement.broken(self._record.run, round, at=at)
         return [
             seat
             for seat, verdict in enumerate(verdicts)

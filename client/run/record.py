@@ -14,7 +14,6 @@ from earnest.protocol.attestation import key_entry
 from earnest.protocol.consensus import Ballot, Settled, settle
 from earnest.protocol.constants import ACTIVE_ROUNDS
 from earnest.protocol.manifest import Manifest
-from earnest.protocol.penalties import BARRING
 from earnest.protocol.report import Report, read_report
 from earnest.protocol.run import Role, RunParams
 from earnest.protocol.timeline import Timeline
@@ -261,16 +260,16 @@ class RunRecord:
 
     def _penalty_locked(self, args: dict[str, Any], at: LogPosition) -> None:
         self.penalties[bytes(args["penalty"])] = {**args, "status": "locked"}
-        if args["verdict"] in BARRING:
-            until = self.params.penalty_terms().barred_until(args["round"])
-            self.barred[args["account"]] = max(until, self.barred.get(args["account"], 0))
+
+    def _bar_set(self, args: dict[str, Any], at: LogPosition) -> None:
+        self.barred[args["account"]] = args["until_round"]
 
     def _on_penalty(self, name: str, args: dict[str, Any]) -> None:
         penalty = self.penalties[bytes(args["penalty"])]
         if name == "PenaltyContested":
             penalty["status"] = "contested"
         elif name == "PenaltySettled":
-            penalty["status"] = "seized" if args["seized"] else "released"
+            penalty["status"] = "seized" if args["upheld"] else "released"
 
     # Reading
 
@@ -375,7 +374,9 @@ class RunRecord:
         """Returns a round's consensus (section 8) once its report reveals are over; cached until the next event."""
         if round not in self._settled:
             params = self.params
-            self._settled[round] = settle(self.ballot(round), params.trainer_pool, params.validator_pool)
+            self._settled[round] = settle(
+                self.ballot(round), params.trainer_pool, params.validator_pool, params.full_seats
+            )
         return self._settled[round]
 
 
@@ -400,6 +401,7 @@ _FOLDS = {
     "ReportCommitted": RunRecord._report_committed,
     "ReportRevealed": RunRecord._report_revealed,
     "PenaltyLocked": RunRecord._penalty_locked,
+    "BarSet": RunRecord._bar_set,
 }
 
 _NARROWINGS = {"Denied": RunRecord._entry_denied, "FloorRaised": RunRecord._floor_raised}

@@ -33,8 +33,8 @@ WINDOW_BLOCKS = 5
 LEAST_VALIDATORS = 3
 """With fewer, one validator has half of the stake: it can void every round, or decide alone."""
 
-PAID_SHARE = 0.6
-"""Share of the trainer pool P that honest trainers are paid: an average update has a weight of about 0.6."""
+HONEST_WEIGHT = 0.6
+"""Weight of an honest trainer's average update."""
 
 
 class RunFileError(EarnestError):
@@ -53,6 +53,11 @@ LEVELS = {"incentive": Level.INCENTIVE, "attested": Level.ATTESTED, "optional": 
 class _PerRole(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     trainer: Tokens
     validator: Tokens
+
+
+class _Pool(_PerRole, forbid_unknown_fields=True, frozen=True):
+    full_seats: int | None = None
+    """Seats of full weight from which the trainers' pool is paid out in full; all seats if omitted."""
 
 
 class _Bond(_PerRole, forbid_unknown_fields=True, frozen=True):
@@ -96,7 +101,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     start_in_s: int
     trainers: int
     validators: int
-    pool: _PerRole
+    pool: _Pool
     bond: _Bond
     windows: _Windows
     admission: _Admission
@@ -227,6 +232,7 @@ class RunFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             validator_min_bond=wei(self.bond.validator),
             validator_max_stake=wei(self.bond.validator_max or self.bond.validator),
             exit_delay=exit_delay,
+            full_seats=self.trainers if self.pool.full_seats is None else self.pool.full_seats,
             verification=LEVELS[self.verification],
             attestation_policy=ZERO_HASH if policy is None else policy.hash,
             open_trainers=self.admission.open_trainers,
@@ -275,8 +281,10 @@ def window_problems(params: RunParams, block_time_s: float, finality_s: float) -
 
 def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None) -> list[str]:
     """Returns warnings for the sponsor to read before paying, a sentence each."""
+    full = params.full_seats
     sentences = [
-        f"The trainer pool is a ceiling: honest trainers are paid about {PAID_SHARE:.0%} of it, the rest comes back."
+        f"The trainer pool is paid out in full from a summed weight of {full} on; below it a seat of weight 1 is paid"
+        f" 1/{full} of the pool, and the rest comes back. An honest seat's weight is about {HONEST_WEIGHT:g}."
     ]
     seats = params.trainer_limit * recipe.samples_per_seat
     fresh = (recipe.pool_size - HELD_OUT_SETS * recipe.scoring.held_out) // seats
@@ -296,6 +304,11 @@ def remarks(params: RunParams, recipe: Recipe, policy: PolicyFile | None = None)
     if policy is not None:
         sentences.append(f"Keys are taken from machines under this root: {policy.root_name}.")
     return sentences
+
+
+def paid_share(params: RunParams) -> float:
+    """Returns the share of the trainer pool that honest trainers are paid if every seat is taken."""
+    return min(1.0, HONEST_WEIGHT * params.trainer_limit / params.full_seats)
 
 
 def _check_level(content: bytes) -> None:

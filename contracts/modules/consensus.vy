@@ -14,10 +14,16 @@
 from modules import verdicts
 
 struct Tally:
-    positive: uint256             # seats with c > 0
+    judged: uint256               # seats that validators are paid for: c > 0 or in doubt
     weight: uint256               # sum of c
-    harmful: uint256              # seats on which verdict 4 holds
-    matches: uint256              # bits 9v .. 9v + 8: seats with c > 0 on which validator seat v is within 2 % of c
+    doubt: uint256                # sum of 65535 - c over the seats in doubt
+    harmful: uint256              # bit i: verdict 4 holds for seat i
+    matches: uint256              # bits 9v .. 9v + 8: judged seats, not in doubt, on which validator v is within 2 % of c
+
+struct Lanes:                     # what the check of up to ten seats finds
+    doubtful: uint256             # 1 in the lane of each seat in doubt
+    doubt: uint256
+    harmful: uint256
 
 BASE: constant(uint256) = 0       # words of a report
 NEWEST: constant(uint256) = 1
@@ -32,7 +38,6 @@ VERDICTS: constant(uint256) = ONES * (2**8 - 1)
 WEIGHTS: constant(uint256) = ONES * (2**16 - 1)
 VERDICT: constant(uint256) = 2**8 - 1
 WEIGHT: constant(uint256) = 2**16 - 1
-
 
 
 @internal
@@ -50,20 +55,23 @@ def _check(reports: DynArray[DynArray[bytes32, 29], 16], hashes: bytes32[16]):
 
 @internal
 @pure
-def _holds_majority(
+def _majority(
     reports: DynArray[DynArray[bytes32, 29], 16], stakes: uint256[16], active_stake: uint256, seat: uint256
-) -> bool:
+) -> uint256:
     """
-    @notice True if the pair (base root, newest root) of one validator seat's report has more than half of T.
+    @notice Bitmap of the validator seats that reported the same pair (base root, newest root) as `seat`; 0 unless they
+            have more than half of T.
     """
     if seat >= len(reports) or len(reports[seat]) == 0:
-        return False
+        return 0
     held: uint256 = 0
+    agreeing: uint256 = 0
     for v: uint256 in range(len(reports), bound=16):
         if len(reports[v]) != 0:
             if reports[v][BASE] == reports[seat][BASE] and reports[v][NEWEST] == reports[seat][NEWEST]:
                 held += stakes[v]
-    return held * 2 > active_stake
+                agreeing |= 1 << v
+    return agreeing if held * 2 > active_stake else 0
 
 
 @internal
@@ -72,70 +80,85 @@ def _tally(
     reports: DynArray[DynArray[bytes32, 29], 16],
     stakes: uint256[16],
     active_stake: uint256,
+    agreeing: uint256,
     revealed: uint256,
-    first: uint256,
     count: uint256,
     hints: DynArray[uint256, 16],
 ) -> Tally:
     """
-    @notice Check the hint of each of `count` seats and count what pay and penalties need.
-    @dev Ten seats at once, one in each lane of a word. A lane of `reached` and `passed` collects one bit for each
-         validator, 1 << v, that gave at least, or more than, the hint. A sum of lanes is the remainder by 2**24 - 1.
+    @notice Check the hint of each of the first `count` seats and count what pay and penalties need.
+    @dev Ten seats at once, one in each lane of a word. A lane of `reached`, `passed`, `most` and `near` collects one bit
+         for each validator, 1 << v, that gave at least the hint, more than it, at most 2 % more, and both the first and
+         the last. A sum of lanes is the remainder by 2**24 - 1.
     """
     tally: Tally = empty(Tally)
     sums: uint256[64] = self._subset_sums(stakes)
     shortest: uint256 = max_value(uint256)  # whole reports, the common case, need one comparison a word
     for v: uint256 in range(len(reports), bound=16):
-        shortest = min(shortest, len(reports[v]))
-    end: uint256 = first + count
-    for group: uint256 in range(first // LANES_A_WORD, (end + LANES_A_WORD - 1) // LANES_A_WORD, bound=26):
+        if (agreeing >> v) & 1 != 0:
+            shortest = min(shortest, len(reports[v]))
+    for group: uint256 in range((count + LANES_A_WORD - 1) // LANES_A_WORD, bound=26):
         index: uint256 = unsafe_add(group, SEATS)
-        begin: uint256 = max(first, unsafe_mul(group, LANES_A_WORD))
-        stop: uint256 = min(end, unsafe_mul(unsafe_add(group, 1), LANES_A_WORD))
+        begin: uint256 = unsafe_mul(group, LANES_A_WORD)
+        stop: uint256 = min(count, unsafe_add(begin, LANES_A_WORD))
         medians: uint256 = 0
         slack: uint256 = 0
         positive: uint256 = 0
-        medians, slack, positive = self._lanes(hints, unsafe_sub(begin, first), unsafe_sub(stop, first), begin)
-        tally.positive = unsafe_add(tally.positive, positive % LANE_SUM)
-        tally.weight = unsafe_add(tally.weight, medians % LANE_SUM)
+        medians, slack, positive = self._lanes(hints, begin, stop)
 
         reached: uint256 = 0
         passed: uint256 = 0
+        most: uint256 = 0
+        near: uint256 = 0
         harmful: uint256 = 0
         for v: uint256 in range(len(reports), bound=16):
+            if (agreeing >> v) & 1 == 0:
+                continue  # none, or of other states: says nothing
             if index >= shortest and index >= len(reports[v]):
+                most |= ONES << v
                 continue  # absent
             word: uint256 = convert(reports[v][index], uint256)
             weights: uint256 = (word >> 8) & WEIGHTS
+            stated: uint256 = ONES
             if word & VERDICTS != 0:
                 accepted: uint256 = self._zero_lanes(word & VERDICTS)
                 weights &= unsafe_sub(accepted << 16, accepted)
+                stated ^= self._zero_lanes((word & VERDICTS) ^ VERDICTS)
                 harmful |= self._zero_lanes((word & VERDICTS) ^ (ONES * verdicts.HARMFUL)) << v
             # Bit 16 of weight + 2**16 - x says whether weight >= x; no lane borrows from the next.
             over: uint256 = unsafe_sub(weights | (ONES << 16), medians)
             reached |= ((over >> 16) & ONES) << v
             passed |= ((unsafe_sub(over, ONES) >> 16) & ONES) << v
-            # Within 2 %: weight >= c - slack, and bit 17 of c + slack + 2**17 - weight, which is below 2**18.
+            # At most 2 % more: bit 17 of c + slack + 2**17 - weight, which is below 2**18. Within 2 %: weight >= c - slack too.
             under: uint256 = unsafe_sub(unsafe_add(unsafe_add(medians, slack), ONES << 17), weights)
-            near: uint256 = (unsafe_add(over, slack) >> 16) & (under >> 17) & positive
-            tally.matches = unsafe_add(tally.matches, (near % LANE_SUM) << unsafe_mul(v, MATCHES))
-        tally.harmful = unsafe_add(
-            tally.harmful,
-            self._verify(sums, active_stake, revealed, begin, stop, positive, reached, passed, harmful),
+            most |= ((under >> 17) & stated) << v
+            within: uint256 = (unsafe_add(over, slack) >> 16) & (under >> 17) & positive
+            near |= within << v
+            tally.matches = unsafe_add(tally.matches, (within % LANE_SUM) << unsafe_mul(v, MATCHES))
+        found: Lanes = self._verify(
+            sums, active_stake, revealed, begin, stop, medians, positive, reached, passed, most, harmful
         )
+        tally.weight = unsafe_add(tally.weight, medians % LANE_SUM)
+        tally.judged = unsafe_add(tally.judged, (positive | found.doubtful) % LANE_SUM)
+        tally.harmful |= found.harmful
+        if found.doubtful != 0:
+            tally.doubt = unsafe_add(tally.doubt, found.doubt)
+            for v: uint256 in range(16):  # nobody is paid for a seat in doubt
+                undone: uint256 = ((near >> v) & found.doubtful) % LANE_SUM
+                tally.matches = unsafe_sub(tally.matches, undone << unsafe_mul(v, MATCHES))
     return tally
 
 
 @internal
 @pure
-def _lanes(hints: DynArray[uint256, 16], begin: uint256, stop: uint256, seat: uint256) -> (uint256, uint256, uint256):
+def _lanes(hints: DynArray[uint256, 16], begin: uint256, stop: uint256) -> (uint256, uint256, uint256):
     """
-    @notice Hints `begin` .. `stop - 1` in lanes, that of `seat` first: c, c // 50, and 1 where c > 0.
+    @notice Hints `begin` .. `stop - 1` in lanes, the first on top: c, c // 50, and 1 where c > 0.
     """
     medians: uint256 = 0
     slack: uint256 = 0
     positive: uint256 = 0
-    place: uint256 = self._place(seat)
+    place: uint256 = self._place(begin)
     left: uint256 = 0       # of the present word of hints
     if begin & 15 != 0:
         left = hints[begin >> 4] << ((begin & 15) << 4)
@@ -160,20 +183,21 @@ def _verify(
     revealed: uint256,
     begin: uint256,
     stop: uint256,
+    medians: uint256,
     positive: uint256,
     reached: uint256,
     passed: uint256,
+    most: uint256,
     harmful: uint256,
-) -> uint256:
+) -> Lanes:
     """
-    @notice Check the hints of up to ten seats: more than T/2 reaches each, no more than T/2 passes it.
-    @dev The stake of a lane's validators is looked up by quarters, twice in place: a function would copy `sums`. It is
-         at most T, so nothing overflows.
-    @return Seats on which verdict 4 holds
+    @notice Check the hints of up to ten seats: more than T/2 reaches each, no more than T/2 passes it. Find the seats in
+            doubt, for which no more than T/2 says at most 2 % more than the hint, and those on which verdict 4 holds.
+    @dev Validators that agree are looked up once, as `over` or `under` keeps the last that had more than T/2, or not.
     """
-    harmed: uint256 = 0
-    over: uint256 = max_value(uint256)  # voters known to hold more than T/2 (none yet), and
-    under: uint256 = 0                  # known not to: validators that agree are looked up once
+    found: Lanes = empty(Lanes)
+    over: uint256 = max_value(uint256)
+    under: uint256 = 0
     place: uint256 = self._place(begin)
     for seat: uint256 in range(begin, stop, bound=10):
         if (revealed >> seat) & 1 == 0:
@@ -181,25 +205,25 @@ def _verify(
         else:
             voters: uint256 = (passed >> place) & WEIGHT
             if voters != under:
-                stake: uint256 = unsafe_add(
-                    unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
-                    unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
-                )
-                assert unsafe_mul(stake, 2) <= active_stake, "settlement: hint too low"
+                assert self._behind(sums, voters) * 2 <= active_stake, "settlement: hint too low"
                 under = voters
             if (positive >> place) & 1 != 0:
                 voters = (reached >> place) & WEIGHT
                 if voters != over:
-                    stake: uint256 = unsafe_add(
-                        unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
-                        unsafe_add(sums[(voters >> 8) & 15 | 32], sums[voters >> 12 | 48]),
-                    )
-                    assert unsafe_mul(stake, 2) > active_stake, "settlement: hint too high"
+                    assert self._behind(sums, voters) * 2 > active_stake, "settlement: hint too high"
                     over = voters
-            if harmful != 0 and (harmful >> place) & WEIGHT != 0 and self._behind(sums, harmful >> place) * 2 > active_stake:
-                harmed = unsafe_add(harmed, 1)
+            voters = (most >> place) & WEIGHT
+            if voters != over:
+                if self._behind(sums, voters) * 2 > active_stake:
+                    over = voters
+                else:
+                    found.doubtful |= 1 << place
+                    found.doubt = unsafe_add(found.doubt, unsafe_sub(WEIGHT, (medians >> place) & WEIGHT))
+            voters = (harmful >> place) & WEIGHT
+            if voters != 0 and self._behind(sums, voters) * 2 > active_stake:
+                found.harmful |= 1 << seat
         place = unsafe_sub(place, LANE)
-    return harmed
+    return found
 
 
 @internal
@@ -254,24 +278,32 @@ def _behind(sums: uint256[64], voters: uint256) -> uint256:
 
 @internal
 @pure
-def _penal_verdict(
-    reports: DynArray[DynArray[bytes32, 29], 16], stakes: uint256[16], active_stake: uint256, seat: uint256
-) -> (uint256, uint256, uint256):
+def _penal_verdicts(
+    reports: DynArray[DynArray[bytes32, 29], 16],
+    stakes: uint256[16],
+    active_stake: uint256,
+    agreeing: uint256,
+    seats: DynArray[uint256, 32],
+) -> DynArray[uint256, 32]:
     """
-    @notice The verdict out of 3 to 6 that holds for a seat; 0 if none does.
-    @return Verdict, stake of the validators that gave it in wei, bitmap of their seats
+    @notice The verdict out of 3 to 6 that holds for each of `seats`, of 256 each at most; 0 if none does.
+    @return Verdict, << 8 the bitmap of the validators that gave it, << 24 their stake in wei
     """
-    index: uint256 = SEATS + seat // LANES_A_WORD
-    place: uint256 = self._place(seat)
-    held: uint256[4] = empty(uint256[4])
-    behind: uint256[4] = empty(uint256[4])
-    for v: uint256 in range(len(reports), bound=16):
-        if index < len(reports[v]):
-            verdict: uint256 = (convert(reports[v][index], uint256) >> place) & VERDICT
-            if verdict >= verdicts.MALFORMED and verdict <= verdicts.UNFAITHFUL:
-                held[verdict - verdicts.MALFORMED] += stakes[v]
-                behind[verdict - verdicts.MALFORMED] |= 1 << v
-    for k: uint256 in range(4):
-        if held[k] * 2 > active_stake:
-            return k + verdicts.MALFORMED, held[k], behind[k]
-    return 0, 0, 0
+    found: DynArray[uint256, 32] = []
+    for seat: uint256 in seats:
+        index: uint256 = SEATS + seat // LANES_A_WORD
+        place: uint256 = self._place(seat)
+        held: uint256[4] = empty(uint256[4])
+        behind: uint256[4] = empty(uint256[4])
+        for v: uint256 in range(len(reports), bound=16):
+            if (agreeing >> v) & 1 != 0 and index < len(reports[v]):
+                verdict: uint256 = (convert(reports[v][index], uint256) >> place) & VERDICT
+                if verdict >= verdicts.MALFORMED and verdict <= verdicts.UNFAITHFUL:
+                    held[verdict - verdicts.MALFORMED] += stakes[v]
+                    behind[verdict - verdicts.MALFORMED] |= 1 << v
+        holds: uint256 = 0
+        for k: uint256 in range(4):
+            if held[k] * 2 > active_stake:
+                holds = (k + verdicts.MALFORMED) | (behind[k] << 8) | (held[k] << 24)
+        found.append(holds)
+    return found

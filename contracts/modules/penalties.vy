@@ -23,10 +23,12 @@ SEIZED: constant(uint256) = 3
 RELEASED: constant(uint256) = 4
 
 UNREVEALED: constant(String[32]) = "unrevealed"
+OTHER_STATES: constant(String[32]) = "other states"   # a report whose pair of roots is not the majority's
 
 _penalties: HashMap[bytes32, ISettlement.Penalty]
 _locked: HashMap[uint256, HashMap[address, uint256]]              # run -> account -> wei
-_charged_in: HashMap[uint256, HashMap[uint256, uint256]]          # run -> ceiling window -> wei
+_charged_in: HashMap[uint256, HashMap[uint256, HashMap[address, uint256]]]  # run -> ceiling window -> account -> wei
+_barring: HashMap[uint256, HashMap[uint256, HashMap[address, uint256]]]     # the same -> penalties that bar, not released
 _voters: HashMap[uint256, HashMap[uint256, uint256[16]]]          # run -> round -> seat: stake << 160 | owner
 
 
@@ -68,42 +70,47 @@ def _bps(params: ITrainingRuns.RunParams, verdict: uint256) -> uint256:
 
 @internal
 @view
-def _left(run: uint256, account: address) -> (uint256, uint256):
+def _share(run: uint256, account: address, bps: uint256) -> uint256:
     """
-    @return Bond, and the part of it that no other penalty has locked, in wei
+    @return Wei that `bps` of the account's bond are now, at most what is not locked. Rounds down: the account gains.
     """
     bond: uint256 = staticcall wiring._vault().bond_of(self, run, account)
-    return bond, bond - min(bond, self._locked[run][account])
+    return min(bond * bps // constants.BPS, bond - min(bond, self._locked[run][account]))
 
 
 @internal
-def _amount(
-    run: uint256, params: ITrainingRuns.RunParams, round: uint256, account: address, bps: uint256, exempt: bool
+def _below_ceiling(
+    run: uint256, params: ITrainingRuns.RunParams, round: uint256, account: address, amount: uint256
 ) -> uint256:
     """
-    @notice Amount in wei that a fault costs now; counts it against the ceiling of its window of rounds unless exempt.
+    @notice Count an amount that is seized against the account's ceiling in its window of rounds.
+    @return The part of it that the ceiling leaves, wei
     """
-    bond: uint256 = 0
-    left: uint256 = 0
-    bond, left = self._left(run, account)
-    amount: uint256 = min(bond * bps // constants.BPS, left)  # rounds down: the account keeps the remainder
-    if exempt:
-        return amount
     window: uint256 = round // params.ceiling_rounds
-    amount = min(amount, params.ceiling - min(params.ceiling, self._charged_in[run][window]))
-    self._charged_in[run][window] += amount
-    return amount
+    used: uint256 = self._charged_in[run][window][account]
+    left: uint256 = min(amount, params.ceiling - min(params.ceiling, used))
+    self._charged_in[run][window][account] = used + left
+    return left
 
 
 @internal
-def _charge(run: uint256, params: ITrainingRuns.RunParams, round: uint256, role: uint256, seat: uint256, account: address):
+def _charge(
+    run: uint256,
+    params: ITrainingRuns.RunParams,
+    round: uint256,
+    role: uint256,
+    seat: uint256,
+    account: address,
+    reason: String[32],
+):
     """
-    @notice Seize at once for an objective fault: committed but not revealed.
+    @notice Seize at once for an objective fault: committed but not revealed, or a report on other states.
     """
-    amount: uint256 = self._amount(run, params, round, account, params.unrevealed_bps, False)
-    seized: uint256 = extcall wiring._vault().seize(run, account, amount, UNREVEALED)
+    amount: uint256 = self._share(run, account, params.unrevealed_bps)
+    amount = self._below_ceiling(run, params, round, account, amount)
+    seized: uint256 = extcall wiring._vault().seize(run, account, amount, reason)
     log ISettlement.FaultCharged(
-        run=run, round=round, account=account, role=role, seat=seat, amount=seized, reason=UNREVEALED
+        run=run, round=round, account=account, role=role, seat=seat, amount=seized, reason=reason
     )
 
 
@@ -112,7 +119,7 @@ def _record_voters(run: uint256, round: uint256, stakes: uint256[16]):
     """
     @notice Store the voters of the round's penalties and their stakes: contests last longer than the round's records.
     """
-    owners: DynArray[address, 256] = staticcall wiring._runs().owners_at(run, constants.VALIDATOR, round, 0, 16)
+    owners: DynArray[address, 256] = wiring._owners(run, constants.VALIDATOR, round, 0, 16)
     for v: uint256 in range(len(owners), bound=16):
         if stakes[v] != 0:
             self._voters[run][round][v] = stakes[v] << 160 | convert(owners[v], uint256)
@@ -125,9 +132,7 @@ def _lock(penalty: ISettlement.Penalty, params: ITrainingRuns.RunParams):
     @param penalty Everything but the amount
     """
     locked: ISettlement.Penalty = penalty
-    bps: uint256 = self._bps(params, locked.verdict)
-    exempt: bool = locked.verdict == verdicts.UNFAITHFUL
-    locked.amount = self._amount(locked.run, params, locked.round, locked.account, bps, exempt)
+    locked.amount = self._share(locked.run, locked.account, self._bps(params, locked.verdict))
     locked.status = LOCKED
     id: bytes32 = self._id(locked.run, locked.round, locked.seat)
     self._penalties[id] = locked
@@ -142,6 +147,34 @@ def _lock(penalty: ISettlement.Penalty, params: ITrainingRuns.RunParams):
         amount=locked.amount,
         reason=self._reason(locked.verdict),
     )
+    if locked.verdict >= verdicts.HARMFUL:
+        window: uint256 = locked.round // params.ceiling_rounds
+        self._barring[locked.run][window][locked.account] += 1
+        until: uint256 = self._bar_end(window, params)
+        extcall wiring._runs().set_bar(locked.run, locked.seat, locked.account, until, until)
+
+
+@internal
+def _acquit(penalty: ISettlement.Penalty, params: ITrainingRuns.RunParams):
+    """
+    @notice End the bar of a released penalty, unless another of the same window still bars the account.
+    """
+    window: uint256 = penalty.round // params.ceiling_rounds
+    others: uint256 = self._barring[penalty.run][window][penalty.account] - 1
+    self._barring[penalty.run][window][penalty.account] = others
+    if others == 0:
+        # A bar of an earlier window is over by now, and one of a later window stays.
+        until: uint256 = self._bar_end(window, params)
+        extcall wiring._runs().set_bar(penalty.run, penalty.seat, penalty.account, 0, until)
+
+
+@internal
+@pure
+def _bar_end(window: uint256, params: ITrainingRuns.RunParams) -> uint256:
+    """
+    @return First round after a ceiling window
+    """
+    return (window + 1) * params.ceiling_rounds
 
 
 @internal
@@ -152,11 +185,8 @@ def _contest(id: bytes32):
     penalty: ISettlement.Penalty = self._open_penalty(id)
     assert penalty.status == LOCKED, "settlement: already contested"
     assert msg.sender == penalty.account, "settlement: not the penalised"
-    params: ITrainingRuns.RunParams = staticcall wiring._runs().run_params(penalty.run)
-    bond: uint256 = 0
-    left: uint256 = 0
-    bond, left = self._left(penalty.run, penalty.account)
-    amount: uint256 = min(bond * params.contest_bps // constants.BPS, left)
+    params: ITrainingRuns.RunParams = wiring._params(penalty.run)
+    amount: uint256 = self._share(penalty.run, penalty.account, params.contest_bps)
     self._penalties[id].contest_amount = amount
     self._penalties[id].status = CONTESTED
     self._locked[penalty.run][penalty.account] += amount
@@ -212,20 +242,28 @@ def _voter_owner(voter: uint256) -> address:
 @internal
 def _settle_penalty(id: bytes32):
     """
-    @notice After K: seize and burn the locked amount if more than half of T uphold the penalty, else release it.
+    @notice After K: seize and burn the locked amount if more than half of T uphold the penalty, else release it. Only
+            what is seized counts against the account's ceiling, and what exceeds the ceiling is released.
     """
     penalty: ISettlement.Penalty = self._get(id)
     assert penalty.status < SEIZED, "settlement: penalty is settled"
     assert block.timestamp >= penalty.contest_until, "settlement: contest still open"
-    amount: uint256 = penalty.amount + penalty.contest_amount
-    self._locked[penalty.run][penalty.account] -= amount
+    self._locked[penalty.run][penalty.account] -= penalty.amount + penalty.contest_amount
+    params: ITrainingRuns.RunParams = wiring._params(penalty.run)
+    upheld: bool = penalty.upheld * 2 > penalty.active_stake
     seized: uint256 = 0
-    if penalty.upheld * 2 > penalty.active_stake:
+    if upheld:
         self._penalties[id].status = SEIZED
+        amount: uint256 = penalty.amount
+        if penalty.verdict != verdicts.UNFAITHFUL:
+            amount = self._below_ceiling(penalty.run, params, penalty.round, penalty.account, amount)
+        amount += penalty.contest_amount
         seized = extcall wiring._vault().seize(penalty.run, penalty.account, amount, self._reason(penalty.verdict))
     else:
         self._penalties[id].status = RELEASED
-    log ISettlement.PenaltySettled(penalty=id, account=penalty.account, seized=seized)
+        if penalty.verdict >= verdicts.HARMFUL:
+            self._acquit(penalty, params)
+    log ISettlement.PenaltySettled(penalty=id, account=penalty.account, upheld=upheld, seized=seized)
 
 
 @internal
@@ -275,8 +313,8 @@ def locked(run: uint256, account: address) -> uint256:
 
 @external
 @view
-def charged_in(run: uint256, window: uint256) -> uint256:
+def charged_in(run: uint256, window: uint256, account: address) -> uint256:
     """
-    @notice Wei of penalties counted against the ceiling of an aligned window of `ceiling_rounds` rounds.
+    @notice Wei seized that count against the account's ceiling in an aligned window of `ceiling_rounds` rounds.
     """
-    return self._charged_in[run][window]
+    return self._charged_in[run][window][account]

@@ -3,25 +3,16 @@
 # pragma nonreentrancy on
 """
 @title Round Records
-@notice Settlement's record of a round: one word, written once per page. Protocol section 8.
-@dev Counts are of 256 seats at most, so nine bits hold each. Validator seat v's matches are bits 9v .. 9v + 8.
+@notice Settlement's record of a round: one word of flags, and a bitmap of harmful seats where there are any. Section 8.
 """
 
-from modules import consensus
-
-PAGE: constant(uint256) = 64                  # seats
-COUNT: constant(uint256) = 2**9 - 1
-POSITIVE: constant(uint256) = 144             # seats with c > 0, after the matches of 16 validators
-HARMFUL: constant(uint256) = 153              # seats on which verdict 4 holds
-SETTLED: constant(uint256) = 162              # settled pages, a bit each
-PAGES: constant(uint256) = 2**4 - 1
-COMPLETE: constant(uint256) = 1 << 166        # every seat is settled
-VOID: constant(uint256) = 1 << 167
-PAID: constant(uint256) = 1 << 168            # validators were paid
-CHARGED: constant(uint256) = 1 << 168         # shifted by the role: bits 169 and 170, objective faults were charged
-WEIGHT: constant(uint256) = 171               # sum of c: 24 bits
+AGREEING: constant(uint256) = 2**16 - 1       # bit v: validator seat v reported the majority's pair of roots
+SETTLED: constant(uint256) = 1 << 16
+VOID: constant(uint256) = 1 << 17
+CHARGED: constant(uint256) = 1 << 17          # shifted by the role: bits 18 and 19, objective faults were charged
 
 _records: HashMap[uint256, HashMap[uint256, uint256]]     # run -> round
+_harmful: HashMap[uint256, HashMap[uint256, uint256]]     # run -> round: bit i, verdict 4 holds for trainer seat i
 
 
 @internal
@@ -36,66 +27,21 @@ def _mark(run: uint256, round: uint256, flag: uint256):
 
 
 @internal
-@view
-def _unsettled_pages(run: uint256, round: uint256, span: uint256, first: uint256, count: uint256) -> uint256:
+def _record(run: uint256, round: uint256, agreeing: uint256, harmful: uint256):
     """
-    @notice Bitmap of the pages that seats first .. first + count - 1 fill, in a round whose revealed seats are below
-            `span`. Reverts unless they are whole pages, hold such seats, and none of them is settled.
+    @notice Mark a round as settled, once.
     """
-    assert first <= 256 and count <= 256 - first and first % PAGE == 0, "settlement: not whole pages"
-    end: uint256 = first + count
-    assert end % PAGE == 0 or end >= span, "settlement: seats missing"
-    pages: uint256 = self._pages_below(min(end, span)) & ~self._pages_below(first)
-    assert pages != 0 or (span == 0 and first == 0), "settlement: no seats there"
-    assert self._records[run][round] & ((pages << SETTLED) | COMPLETE) == 0, "settlement: already settled"
-    return pages
-
-
-@internal
-def _record(run: uint256, round: uint256, span: uint256, pages: uint256, tally: consensus.Tally):
-    record: uint256 = self._records[run][round] + tally.matches + (pages << SETTLED)
-    record += (tally.positive << POSITIVE) + (tally.harmful << HARMFUL) + (tally.weight << WEIGHT)
-    if (record >> SETTLED) & PAGES == self._pages_below(span):
-        record |= COMPLETE
-    self._records[run][round] = record
-
-
-@internal
-@pure
-def _pages_below(seat: uint256) -> uint256:
-    """
-    @notice Bitmap of the pages that hold seats 0 .. seat - 1.
-    """
-    return (1 << ((seat + PAGE - 1) // PAGE)) - 1
+    record: uint256 = self._records[run][round]
+    assert record & SETTLED == 0, "settlement: already settled"
+    self._records[run][round] = record | SETTLED | agreeing
+    if harmful != 0:
+        self._harmful[run][round] = harmful
 
 
 @internal
 @view
-def _positive(run: uint256, round: uint256) -> uint256:
-    return (self._records[run][round] >> POSITIVE) & COUNT
-
-
-@internal
-@view
-def _weight(run: uint256, round: uint256) -> uint256:
-    """
-    @return Sum of c over the settled seats.
-    """
-    return self._records[run][round] >> WEIGHT
-
-
-@internal
-@view
-def _harmful(run: uint256, round: uint256) -> uint256:
-    return (self._records[run][round] >> HARMFUL) & COUNT
-
-
-@internal
-@view
-def _matches_of(run: uint256, round: uint256, seat: uint256) -> uint256:
-    if seat >= 16:
-        return 0
-    return (self._records[run][round] >> (consensus.MATCHES * seat)) & COUNT
+def _agreeing(run: uint256, round: uint256) -> uint256:
+    return self._records[run][round] & AGREEING
 
 
 # Views.
@@ -103,36 +49,13 @@ def _matches_of(run: uint256, round: uint256, seat: uint256) -> uint256:
 
 @external
 @view
-def round_record(run: uint256, round: uint256) -> (uint256, uint256, uint256, bool, bool):
+def round_record(run: uint256, round: uint256) -> (bool, bool, uint256, uint256):
     """
-    @return Bitmap of settled 64-seat pages, seats with c > 0, seats with verdict 4, all settled, void
+    @return Settled, void, bitmap of the validator seats that reported the majority's pair of roots, bitmap of the
+            trainer seats on which verdict 4 holds
     """
     record: uint256 = self._records[run][round]
-    return (
-        (record >> SETTLED) & PAGES,
-        (record >> POSITIVE) & COUNT,
-        (record >> HARMFUL) & COUNT,
-        record & COMPLETE != 0,
-        record & VOID != 0,
-    )
-
-
-@external
-@view
-def matches(run: uint256, round: uint256, seat: uint256) -> uint256:
-    """
-    @notice Settled seats with c > 0 on which a validator seat's weight is within 2 % of c.
-    """
-    return self._matches_of(run, round, seat)
-
-
-@external
-@view
-def validators_paid(run: uint256, round: uint256) -> bool:
-    """
-    @notice True once `pay_validators` was called.
-    """
-    return self._has(run, round, PAID)
+    return record & SETTLED != 0, record & VOID != 0, record & AGREEING, self._harmful[run][round]
 
 
 @external

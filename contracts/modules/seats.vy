@@ -197,19 +197,18 @@ def _seat(run: uint256, role: uint256, seat: uint256, owner: address, operator: 
 
 
 @internal
-def _bar(run: uint256, seat: uint256, round: uint256, until: uint256) -> bool:
+def _set_bar(run: uint256, seat: uint256, account: address, until: uint256, at_most: uint256) -> bool:
     """
-    @dev Bars the trainer that held `seat` in `round`, in its present seat and in any it takes later.
-    @return False if nobody held the seat.
+    @dev Sets the account's bar in the tenure of `seat` before the newest, in its present seat and in any it takes later.
+    @return False if the account is barred beyond `at_most`, which stays.
     """
-    key: uint256 = self._key(run, constants.TRAINER, seat)
-    account: address = self._owner(self._holder(key, round)[0])
-    if account == empty(address):
+    member: uint256 = self.members[run][account]
+    if member >> 16 > at_most:
         return False
+    self.members[run][account] = (member & MEMBER_MASK) | (until << 16)
+    key: uint256 = self._key(run, constants.TRAINER, seat)
     if self._owner(self.seats[key].previous) == account:
         self.seats[key].previous = self._barred(self.seats[key].previous, until)
-    member: uint256 = self.members[run][account]
-    self.members[run][account] = (member & MEMBER_MASK) | (max(member >> 16, until) << 16)
     if member & MEMBER_MASK != 0:
         home: uint256 = self._key(run, (member >> 8) & 255, member & 255)
         self.seats[home].tenure = self._barred(self.seats[home].tenure, until)
@@ -219,7 +218,7 @@ def _bar(run: uint256, seat: uint256, round: uint256, until: uint256) -> bool:
 @internal
 @pure
 def _barred(tenure: uint256, until: uint256) -> uint256:
-    return (tenure & ~(constants.ROUND_MASK << BARRED)) | (max(self._round(tenure, BARRED), until) << BARRED)
+    return (tenure & ~(constants.ROUND_MASK << BARRED)) | (until << BARRED)
 
 
 @internal

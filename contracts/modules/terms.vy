@@ -25,6 +25,8 @@ EXIT_DELAY: constant(uint256) = 224                  # bonds: seconds, 24 bits
 CEILING_ROUNDS: constant(uint256) = 96               # ceiling: 16 bits each
 ROUNDS: constant(uint256) = 112
 MAX_STAKE: constant(uint256) = 128                   # ceiling: 96 bits
+FULL_SEATS: constant(uint256) = 248                  # bonds: one less than the term, 8 bits
+EXIT_DELAY_MASK: constant(uint256) = 2**24 - 1
 BPS_MASK: constant(uint256) = 2**16 - 1
 MAX_BPS: constant(uint256) = 5000
 MIN_WINDOW: constant(uint256) = 60                   # seconds of G and K: five blocks of Ethereum
@@ -78,6 +80,7 @@ def _check(p: ITrainingRuns.RunParams):
         self._need(bps <= MAX_BPS, "runs: penalty too high")
     self._need(p.ceiling_rounds != 0, "runs: zero ceiling window")
     self._need(p.ceiling_rounds <= constants.MAX_ROUNDS, "runs: ceiling window too long")
+    self._need(unsafe_sub(p.full_seats, 1) < p.trainer_limit, "runs: full seats out of range")
     self._need(p.verification != constants.AUDITED and p.verification <= MAX_LEVEL, "runs: level not available")
     if p.verification == constants.INCENTIVE:
         self._need(p.attestation_policy == empty(bytes32), "runs: policy at level 0")
@@ -135,6 +138,7 @@ def _pack(p: ITrainingRuns.RunParams) -> ITrainingRuns.Terms:
             | (p.unfaithful_bps << UNFAITHFUL)
             | (p.contest_bps << CONTEST)
             | (p.exit_delay << EXIT_DELAY)
+            | ((p.full_seats - 1) << FULL_SEATS)
         ),
         ceiling=p.ceiling | (p.ceiling_rounds << CEILING_ROUNDS) | (p.rounds << ROUNDS) | (p.validator_max_stake << MAX_STAKE),
         admission_root=p.admission_root,
@@ -163,7 +167,7 @@ def _unpack(t: ITrainingRuns.Terms, attestation_policy: bytes32) -> ITrainingRun
         trainer_min_bond=t.bonds & constants.AMOUNT_MASK,
         validator_min_bond=(t.bonds >> SECOND) & constants.AMOUNT_MASK,
         validator_max_stake=t.ceiling >> MAX_STAKE,
-        exit_delay=t.bonds >> EXIT_DELAY,
+        exit_delay=(t.bonds >> EXIT_DELAY) & EXIT_DELAY_MASK,
         unrevealed_bps=(t.pools >> UNREVEALED) & BPS_MASK,
         malformed_bps=(t.pools >> MALFORMED) & BPS_MASK,
         harmful_bps=(t.pools >> HARMFUL) & BPS_MASK,
@@ -172,6 +176,7 @@ def _unpack(t: ITrainingRuns.Terms, attestation_policy: bytes32) -> ITrainingRun
         contest_bps=(t.bonds >> CONTEST) & BPS_MASK,
         ceiling=t.ceiling & constants.AMOUNT_MASK,
         ceiling_rounds=(t.ceiling >> CEILING_ROUNDS) & BPS_MASK,
+        full_seats=(t.bonds >> FULL_SEATS) + 1,
         verification=schedule._level(t.schedule),
         attestation_policy=attestation_policy,
         open_trainers=(t.schedule >> schedule.OPEN) & 1 == 1,

@@ -34,3 +34,15 @@ def _vault() -> IStakeVault:
 @view
 def _runs() -> ITrainingRuns:
     return ITrainingRuns(RUNS)
+
+
+@internal
+@view
+def _params(run: uint256) -> ITrainingRuns.RunParams:
+    return staticcall self._runs().run_params(run)  # here once: decoding it is long
+
+
+@internal
+@view
+def _owners(run: uint256, role: uint256, round: uint256, first: uint256, count: uint256) -> DynArray[address, 256]:
+    return staticcall self._runs().owners_at(run, role, round, first, count)

@@ -84,7 +84,7 @@ def test_creating_costs_the_budget_and_makes_the_files_public(place: Place, cli:
     made = result.document
     assert made["budget"] == "104"
     assert made["transactions"][-1]["step"] == "create"
-    assert "honest trainers are paid about 60%" in result.err
+    assert "a seat of weight 1 is paid 1/4 of the pool" in result.err
     shown = cli("run", "show", str(made["run"]), *place.reading(), "--json").document
     assert (shown["rounds"], shown["escrow"], shown["sponsor"]) == (2, "104", ADDRESS["sponsor"])
     assert shown["initial_state"] == made["initial_state"]

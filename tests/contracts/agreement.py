@@ -13,7 +13,14 @@ from random import Random
 
 from earnest.protocol.consensus import Settled
 from earnest.protocol.constants import WEIGHT_ONE
-from earnest.protocol.penalties import Bond, charges, lock_amounts
+from earnest.protocol.penalties import (
+    Bond,
+    broken_round,
+    charges,
+    lock_amounts,
+    objective_charge,
+    seized_amount,
+)
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.run import Role
 from earnest.protocol.verdicts import Verdict
@@ -54,7 +61,7 @@ def build_worlds(system: System, sizes: Sequence[int] = SIZES) -> list[World]:
     worlds: list[World] = []
     for i, size in enumerate(sizes):
         trainer_pool, validator_pool = POOLS[i % len(POOLS)]
-        ceiling = 2**96 - 1 if i % 2 else TRAINER_BOND * 3 // 10
+        ceiling = 2**96 - 1 if i % 2 else TRAINER_BOND * 3 // 100
         run = Run.create(
             system,
             rounds=2,
@@ -62,8 +69,10 @@ def build_worlds(system: System, sizes: Sequence[int] = SIZES) -> list[World]:
             trainer_pool=trainer_pool,
             validator_pool=validator_pool,
             ceiling=ceiling,
+            full_seats=1 + i * size // (2 * len(sizes)),
         )
-        run.join_trainers(size, bond=TRAINER_BOND)
+        run.join_trainers(size // 3, bond=TRAINER_BOND * 7)
+        run.join_trainers(size - size // 3, bond=TRAINER_BOND)
         world = World(run)
         for seat, who in enumerate(run.trainers):
             manifest = run.manifest(seat, 0)
@@ -185,7 +194,7 @@ def play(world: World, generated: Round) -> None:
 def _agree_on_void(run: Run) -> None:
     for majority in range(16):
         with reverts("settlement: no majority"):
-            run.settlement.settle(run.id, 0, 0, 0, [], run.words(), majority)
+            run.settlement.settle(run.id, 0, [], run.words(), majority)
     burned = run.system.vault.burned()
     run.settlement.void(run.id, 0, run.words())
     pools = run.params.trainer_pool + run.params.validator_pool
@@ -198,19 +207,26 @@ def _agree_on_pay(run: Run, expected: Settled, random: Random) -> None:
     _refuse_other_medians(run, expected, random)
     trainers = [run.idle(who) for who in run.trainers]
     validators = [run.idle(who) for who in VALIDATORS]
-    for first, count in _pages(run, random):
-        run.settle(first=first, count=count)
-        (page,) = run.evm.events("SeatsSettled")
-        assert (page["base_state"], page["newest_state"]) == expected.pair
-    run.settlement.pay_validators(run.id, 0)
+    burned, bonds = run.system.vault.burned(), [Bond(run.bond_of(who)) for who in VALIDATORS]
+    run.settle()
+    (log,) = run.evm.events("RoundSettled")
+    assert (log["base_state"], log["newest_state"]) == expected.pair
+    assert (log["active_stake"], log["burned"]) == (run.ballot().active_stake, expected.burned)
     assert [run.idle(who) for who in run.trainers] == _sum(trainers, expected.trainer_pay)
     assert [run.idle(who) for who in VALIDATORS] == _sum(validators, expected.validator_pay)
-    assert tuple(run.settlement.matches(run.id, 0, v) for v in range(16)) == expected.matches
-    _, counted, harmful, complete, void = run.settlement.round_record(run.id, 0)
-    assert (counted, complete, void) == (expected.counted, True, False)
-    assert harmful == sum(kind == Verdict.HARMFUL for kind in expected.verdicts)
+    harmful = [seat for seat, kind in enumerate(expected.verdicts) if kind == Verdict.HARMFUL]
+    settled, void, agreeing, found = run.settlement.round_record(run.id, 0)
+    assert (settled, void) == (True, False)
+    assert (frozenset(_seats(agreeing)), _seats(found)) == (expected.agreeing, harmful)
     paid = sum(expected.trainer_pay) + sum(expected.validator_pay)
-    assert run.escrow() == run.params.budget - paid
+    assert run.escrow() == run.params.budget - paid - expected.burned
+    terms, charged = run.params.penalty_terms(), 0
+    for v, report in enumerate(run.ballot().reports):
+        if report is not None and v not in expected.agreeing:
+            amount = objective_charge(terms, bonds[v], 0)
+            assert run.bond_of(VALIDATORS[v]) == bonds[v].total - amount
+            charged += amount
+    assert run.system.vault.burned() - burned == expected.burned + charged
 
 
 def _sum(before: Sequence[int], change: Sequence[int]) -> list[int]:
@@ -219,11 +235,14 @@ def _sum(before: Sequence[int], change: Sequence[int]) -> list[int]:
 
 def _refuse_other_medians(run: Run, expected: Settled, random: Random) -> None:
     """One seat's hint off by one, either way, is refused."""
-    seat = random.randrange(len(run.trainers))
+    span = run.ballot().span
+    if not span:
+        return
+    seat = random.randrange(span)
     right = expected.consensus[seat]
     for wrong in (right - 1, right + 1):
         if 0 <= wrong <= WEIGHT_ONE:
-            hints = list(expected.consensus)
+            hints = list(expected.consensus)[: run.ballot().span]
             hints[seat] = wrong
             revealed = seat in run.ballot().revealed
             reason = (
@@ -238,59 +257,57 @@ def _refuse_other_medians(run: Run, expected: Settled, random: Random) -> None:
 
 
 def settle_with(run: Run, consensus: Sequence[int], majority: int) -> None:
-    """Settle all seats with these hints."""
+    """Settle with these hints."""
     words = [0] * -(-len(consensus) // 16)
     for i, c in enumerate(consensus):
         words[i // 16] |= c << (240 - 16 * (i % 16))
-    run.settlement.settle(run.id, 0, 0, len(consensus), words, run.words(), majority)
-
-
-def _pages(run: Run, random: Random) -> list[tuple[int, int]]:
-    """All seats at once, or pages of 64 in some order; pages without revealed seats are not settled."""
-    seats = len(run.trainers)
-    if random.random() < 0.5:
-        return [(0, seats)]
-    span = max(run.ballot().revealed, default=0) + 1
-    pages = [(first, min(64, seats - first)) for first in range(0, span, 64)]
-    random.shuffle(pages)
-    return pages
+    run.settlement.settle(run.id, 0, words, run.words(), majority)
 
 
 def _agree_on_charges(run: Run) -> None:
-    """Objective faults of both roles, one after the other under the same ceiling."""
-    terms, used = run.params.penalty_terms(), 0
+    """Objective faults of both roles."""
+    terms = run.params.penalty_terms()
     for role, accounts in ((Role.TRAINER, run.trainers), (Role.VALIDATOR, run.validators)):
         committed, revealed = (_seats(bits) for bits in run.system.runs.unrevealed(run.id, role, 0))
         bonds = {seat: Bond(run.bond_of(who)) for seat, who in enumerate(accounts)}
-        taken = charges(terms, committed, revealed, bonds, used)
+        used = {seat: run.settlement.charged_in(run.id, 0, who) for seat, who in enumerate(accounts)}
+        amounts = charges(terms, committed, revealed, bonds, used)
         run.settlement.charge(run.id, 0, role)
         logged = {fault["seat"]: fault["amount"] for fault in run.evm.events("FaultCharged")}
-        assert logged == taken.amounts
+        assert logged == amounts
         for seat, who in enumerate(accounts):
-            assert run.bond_of(who) == bonds[seat].total - taken.amounts.get(seat, 0)
-        used = taken.used
-        assert run.settlement.charged_in(run.id, 0) == used
+            assert run.bond_of(who) == bonds[seat].total - amounts.get(seat, 0)
+            assert run.settlement.charged_in(run.id, 0, who) == used[seat] + amounts.get(seat, 0)
 
 
 def _agree_on_locks(run: Run, expected: Settled) -> None:
-    terms, used = run.params.penalty_terms(), run.settlement.charged_in(run.id, 0)
+    terms = run.params.penalty_terms()
     bonds = {seat: Bond(run.bond_of(who)) for seat, who in enumerate(run.trainers)}
     seats = list(range(len(run.trainers)))
-    n = len(run.ballot().revealed)
-    taken = lock_amounts(terms, expected.verdicts, n, seats, bonds, used)
-    amounts: dict[int, int] = {}
-    for first in range(0, len(seats), 64):
-        page = seats[first : first + 64]
-        if not any(seat in taken.amounts for seat in page):
+    harmful = sum(bonds[seat].total for seat, kind in enumerate(expected.verdicts) if kind == Verdict.HARMFUL)
+    broken = broken_round(harmful, sum(bonds[seat].total for seat in run.ballot().revealed))
+    assert run.settlement.broken(run.id, 0) == broken
+    amounts = lock_amounts(terms, expected.verdicts, broken, seats, bonds)
+    locked: dict[int, int] = {}
+    for first in range(0, len(seats), 32):
+        page = seats[first : first + 32]
+        if not any(seat in amounts for seat in page):
             with reverts("settlement: nothing to lock"):
                 run.lock(page)
             continue
         run.lock(page)
-        amounts |= {lock["seat"]: lock["amount"] for lock in run.evm.events("PenaltyLocked")}
-    assert amounts == taken.amounts
-    assert run.settlement.charged_in(run.id, 0) == taken.used
-    for seat, amount in amounts.items():
-        assert run.settlement.locked(run.id, run.trainers[seat]) == amount
+        locked |= {lock["seat"]: lock["amount"] for lock in run.evm.events("PenaltyLocked")}
+    assert locked == amounts
+    run.leave("contest")
+    for seat, amount in list(amounts.items())[:8]:
+        who = run.trainers[seat]
+        assert run.settlement.locked(run.id, who) == amount
+        used = run.settlement.charged_in(run.id, 0, who)
+        kind = expected.verdicts[seat]
+        assert kind is not None
+        run.settlement.settle_penalty(run.penalty_id(seat))
+        seized = seized_amount(terms, kind, amount, 0, used)
+        assert run.bond_of(who) == bonds[seat].total - seized
 
 
 def _seats(bits: int) -> list[int]:

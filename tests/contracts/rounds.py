@@ -234,19 +234,15 @@ class Run:
 
     def expected(self, round: int = 0) -> Settled:
         """The reference's answer."""
-        return settle(self.ballot(round), self.params.trainer_pool, self.params.validator_pool)
+        params = self.params
+        return settle(self.ballot(round), params.trainer_pool, params.validator_pool, params.full_seats)
 
-    def settle(
-        self, round: int = 0, first: int = 0, count: int | None = None, sender: str = STRANGER
-    ) -> None:
-        """Settle seats with the reference's hints; all by default."""
+    def settle(self, round: int = 0, sender: str = STRANGER) -> None:
+        """Settle with the reference's hints."""
         expected = self.expected(round)
-        count = len(expected.consensus) if count is None else count
-        hints = hint_words(expected.consensus[first : first + count])
+        hints = hint_words(expected.consensus[: self.ballot(round).span])
         majority = max(expected.majority, 0)
-        self.settlement.settle(
-            self.id, round, first, count, hints, self.words(round), majority, sender=sender
-        )
+        self.settlement.settle(self.id, round, hints, self.words(round), majority, sender=sender)
 
     def lock(self, seats: Sequence[int], round: int = 0) -> None:
         self.settlement.lock(self.id, round, seats, self.words(round))

@@ -448,10 +448,8 @@ def test_odd_report_is_read_alike_and_blocks_nobody(contracts: System, words: li
     expected = run.expected()
     passed = [words, plain.words(), plain.words()]
     hints = [expected.consensus[0] << 240 | expected.consensus[1] << 224]
-    run.settlement.settle(run.id, 0, 0, 2, hints, passed, 1)
+    run.settlement.settle(run.id, 0, hints, passed, 1)
     assert expected.consensus == (60_000, 100)
-    assert [run.settlement.matches(run.id, 0, v) for v in range(3)] == list(expected.matches[:3])
-    run.settlement.pay_validators(run.id, 0)
     assert [run.idle(v) for v in run.validators] == list(expected.validator_pay[:3])
 
 
@@ -477,21 +475,20 @@ def test_hints_can_neither_raise_nor_lower_nor_invent_pay(contracts: System) -> 
         (200 << 240 | 1 << 208, "settlement: hint beyond seats"),
     ):
         with reverts(reason):
-            run.settlement.settle(run.id, 0, 0, 2, [hint], run.words(), 0, sender=STRANGER)
+            run.settlement.settle(run.id, 0, [hint], run.words(), 0, sender=STRANGER)
 
 
-def test_same_round_cannot_be_paid_through_other_pages(contracts: System) -> None:
+def test_round_cannot_be_paid_twice(contracts: System) -> None:
     run = Run.create(contracts)
     run.join_trainers(2)
     run.join_validators([10**6])
     run.play({0: report([accepted(9), accepted(9)])})
     run.settle(sender=STRANGER)
     paid = run.idle(TRAINERS[0])
-    for first, count in ((0, 2), (0, 64), (0, 256)):
-        with reverts("settlement: already settled"):
-            run.settlement.settle(run.id, 0, first, count, [0] * -(-count // 16), run.words(), 0)
-    with reverts("settlement: no seats there"):
-        run.settlement.settle(run.id, 0, 64, 64, [0] * 4, run.words(), 0)
+    with reverts("settlement: already settled"):
+        run.settle()
+    with reverts("settlement: round is not void"):
+        run.settlement.void(run.id, 0, run.words())
     assert run.idle(TRAINERS[0]) == paid
 
 
@@ -553,12 +550,11 @@ def test_sponsor_cannot_take_the_rounds_in_play(contracts: System) -> None:
     assert run.escrow() == 4 * a_round
     run.score({0: report([accepted(65_535)])}, 1)
     run.settle(1)
-    run.settlement.pay_validators(run.id, 1)
     assert run.escrow() == 3 * a_round
 
 
 def test_refund_in_the_last_settle_window_waits(contracts: System) -> None:
-    run = Run.create(contracts, rounds=1)
+    run = Run.create(contracts, rounds=1, full_seats=2)
     run.join_trainers(1)
     run.join_validators([10**6])
     run.play({0: report([accepted(65_535)])})
@@ -631,7 +627,7 @@ def test_list_of_seats_full_of_junk_delays_no_lock(contracts: System) -> None:
     run.join_validators([10**6])
     run.play({0: report([verdict(5), accepted(9)])})
     run.settle()
-    run.settlement.lock(run.id, 0, [2**256 - 1, 255, 1, 0, 0, *range(59)], run.words(), sender=STRANGER)
+    run.settlement.lock(run.id, 0, [2**256 - 1, 255, 1, 0, 0, *range(27)], run.words(), sender=STRANGER)
     assert run.settlement.locked(run.id, TRAINERS[0]) == BOND // 20
     with reverts("settlement: nothing to lock"):
         run.lock([0, 1])
@@ -718,9 +714,9 @@ def test_fault_of_one_run_touches_no_bond_of_another(contracts: System) -> None:
 
 DUTIES = {
     "StakeVault": "allow bond burn_escrow deposit finish_exit flush open_run pay refund seize start_exit withdraw",
-    "TrainingRuns": "ask_back bar commit end join open_run report_commit report_reveal reveal seed "
-    "set_enclave_key set_operator set_uri sync",
-    "Settlement": "charge contest lock open pay_validators refund settle settle_penalty void vote",
+    "TrainingRuns": "ask_back commit end join open_run report_commit report_reveal reveal seed "
+    "set_bar set_enclave_key set_operator set_uri sync",
+    "Settlement": "charge contest lock open refund settle settle_penalty void vote",
     "RunTerms": "create_run",
     "AttestationRegistry": "deny raise_floor register revoke",
 }

@@ -40,7 +40,7 @@ OVERLAP = {"commit_s": 2_000, "overlap": True}
 
 @pytest.fixture(scope="module")
 def deployed() -> AttestedRun:
-    return AttestedRun.create(trainers=4)
+    return AttestedRun.create(trainers=4, run={"full_seats": 4})
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ WINDOWS = ("commit", "reveal", "report_commit", "report_reveal", "settle", "cont
 
 WEI = st.integers(0, 10**7)
 Draft = tuple[list[tuple[int, int]], bytes]
-ALL_DUTIES = ("charge", "void", "settle", "pay", "lock")
+ALL_DUTIES = ("charge", "void", "settle", "lock")
 DUTIES = st.sampled_from(ALL_DUTIES)
 SEATS = st.integers(0, 15)  # a bitmap
 VOTES = st.sampled_from(
@@ -259,10 +259,7 @@ class MoneyMachine(RuleBasedStateMachine):
         """A duty of the settle window; its pay or burn is counted against the round."""
         before, run, settlement = self.books.out[self.run.id], self.run, self.run.settlement
         if duty == "settle":
-            count = 0 if round >= run.params.rounds else None
-            self.attempt(lambda sender: run.settle(round, count=count))
-        elif duty == "pay":
-            self.attempt(settlement.pay_validators, run.id, round)
+            self.attempt(lambda sender: run.settle(round))
         elif duty == "void":
             self.attempt(settlement.void, run.id, round, run.words(round))
         elif duty == "lock":
@@ -293,12 +290,14 @@ class MoneyMachine(RuleBasedStateMachine):
     def settle_penalties(self) -> None:
         for penalty in self.penalties:
             seen = self.run.settlement.penalty(penalty)
+            terms, window = self.run.params, seen.round // self.run.params.ceiling_rounds
+            used = self.run.settlement.charged_in(self.run.id, window, seen.account)
             if (
                 self.attempt(self.run.settlement.settle_penalty, penalty)
                 and self.evm.time < seen.contest_until + DAY
             ):
                 stands = seen.upheld * 2 > seen.active_stake
-                owed = seen.amount + seen.contest_amount if stands else 0
+                owed = min(seen.amount, terms.ceiling - used) + seen.contest_amount if stands else 0
                 assert self.evm.events("PenaltySettled")[0]["seized"] == owed  # invariant 4
 
     # People.

@@ -1,5 +1,6 @@
 """Charges, locks, contests and votes on the contract: Protocol sections 5 and 9."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -70,6 +71,8 @@ def test_network_failure_charges_nobody(contracts: System, revealed: list[int], 
     run.leave("reveal")
     run.settlement.charge(run.id, 0, Role.TRAINER)
     assert len(run.evm.events("FaultCharged")) == charged
+    waived = [{"run": run.id, "round": 0, "role": 1, "committed": 0b1111, "revealed": 0b1}]
+    assert run.evm.events("ChargesWaived") == ([] if charged else waived)
 
 
 def test_committed_and_unrevealed_report_is_charged(contracts: System) -> None:
@@ -203,7 +206,7 @@ def test_harm_counts_above_half_of_the_stake(contracts: System, first: int, harm
     honest = judged(0, 0, 0, 0)
     run.play({0: judged(0, Verdict.HARMFUL, 0, 0), 1: honest, 2: honest})
     run.settle()
-    assert run.settlement.round_record(run.id, 0)[2] == harmful
+    assert run.settlement.round_record(run.id, 0)[3] == harmful << 1
 
 
 def test_penalty_without_a_price_is_passed_over(contracts: System) -> None:
@@ -249,24 +252,51 @@ def test_lock_waits_for_the_last_page_and_ends_with_the_settle_window(contracts:
     run.lock([1])
 
 
-@pytest.mark.parametrize(
-    ("trainers", "harmful", "locks"), [(4, 2, True), (4, 3, False), (5, 2, True), (5, 3, False)]
-)
-def test_broken_round_locks_no_harm(contracts: System, trainers: int, harmful: int, locks: bool) -> None:
-    run = open_run(contracts, trainers=trainers)
-    kinds = [Verdict.HARMFUL] * harmful + [Verdict.MALFORMED] + [0] * (trainers - 1 - harmful)
-    run.play(unanimous(run, *kinds))
+@pytest.mark.parametrize(("bonds", "locks"), [((3, 2, 5), True), ((3, 3, 5), False), ((1, 1, 2), True)])
+def test_broken_round_is_one_with_harm_on_more_than_half_of_the_bond(
+    contracts: System, bonds: tuple[int, ...], locks: bool
+) -> None:
+    run = Run.create(contracts)
+    for bond in bonds:
+        run.join_trainers(1, bond=bond * BOND)
+    run.join_validators([10**6] * 3)
+    run.play(unanimous(run, Verdict.HARMFUL, Verdict.HARMFUL, Verdict.MALFORMED))
     run.settle()
-    assert run.settlement.round_record(run.id, 0)[2] == harmful
-    run.lock(list(range(trainers)))
-    assert [run.penalty(seat).status for seat in range(harmful + 1)] == [int(locks)] * harmful + [1]
+    assert run.settlement.broken(run.id, 0) is not locks
+    run.lock([0, 1, 2])
+    assert [run.penalty(seat).status for seat in range(3)] == [int(locks), int(locks), 1]
+
+
+def test_many_small_bonds_shield_no_harm(contracts: System) -> None:
+    """Four seats with the minimum bond beside three honest ones: their number is no defence."""
+    run = Run.create(contracts)
+    run.join_trainers(3, bond=BOND)
+    run.join_trainers(4, bond=10**6)
+    run.join_validators([10**9] * 3)
+    run.play(unanimous(run, *[0] * 3, *[Verdict.HARMFUL] * 4))
+    run.settle()
+    run.lock(range(7))
+    assert [run.penalty(seat).status for seat in range(7)] == [0] * 3 + [1] * 4
+
+
+def test_bond_put_up_after_the_round_began_shields_no_harm(contracts: System) -> None:
+    run = Run.create(contracts)
+    run.join_trainers(2, bond=BOND)
+    run.join_validators([10**6] * 3)
+    run.play(unanimous(run, 0, Verdict.HARMFUL))
+    run.settle()
+    run.bond(run.trainers[1], 9 * BOND)
+    contracts.runs.sync(run.id, Role.TRAINER, 1)
+    assert not run.settlement.broken(run.id, 0)
+    run.lock([1])
+    assert run.penalty(1).amount == BOND  # a tenth of all that it has by now
 
 
 def test_broken_round_is_counted_over_revealed_seats(contracts: System) -> None:
     run = open_run(contracts, trainers=5)
     run.play(unanimous(run, Verdict.HARMFUL, 0, Verdict.HARMFUL, Verdict.HARMFUL, 0), revealed=[0, 1, 4])
     run.settle()
-    assert run.settlement.round_record(run.id, 0)[2] == 1
+    assert run.settlement.round_record(run.id, 0)[3] == 0b1
     run.lock([0])
 
 
@@ -279,29 +309,65 @@ def test_unfaithful_costs_nothing_in_a_run_without_audits(contracts: System) -> 
         run.lock([0, 1])
 
 
-def test_ceiling_caps_what_a_window_of_rounds_can_cost(contracts: System) -> None:
+def settle_penalties(run: Run, seats: Iterable[int], round: int = 0) -> None:
+    run.leave("contest", round)
+    for seat in seats:
+        run.settlement.settle_penalty(run.penalty_id(seat, round))
+
+
+def test_ceiling_caps_what_an_account_loses_in_a_window_of_rounds(contracts: System) -> None:
     ceiling = BOND * 5 // 100 + 7
-    run = open_run(contracts, ceiling=ceiling, ceiling_rounds=2, rounds=4)
-    run.play(unanimous(run, 0, Verdict.COPIED, Verdict.COPIED, Verdict.COPIED))
+    run = open_run(contracts, trainers=2, ceiling=ceiling, ceiling_rounds=2, rounds=5, malformed_bps=400)
+    lost: list[int] = []
+    for round, kind in enumerate((Verdict.MALFORMED, Verdict.MALFORMED, Verdict.MALFORMED)):
+        run.play(unanimous(run, kind), round, committed=[0])
+        run.settle(round)
+        run.lock([0], round)
+        before = run.bond_of(run.trainers[0])
+        settle_penalties(run, [0], round)
+        lost.append(before - run.bond_of(run.trainers[0]))
+    first = BOND * 4 // 100
+    assert lost == [first, ceiling - first, (BOND - ceiling) * 4 // 100]
+    assert run.settlement.charged_in(run.id, 0, run.trainers[0]) == ceiling
+    assert run.settlement.locked(run.id, run.trainers[0]) == 0
+
+
+def test_small_penalty_shields_no_large_one(contracts: System) -> None:
+    """A cheat locks a friend's penalty first, and settles it first: the ceiling is each account's own."""
+    run = Run.create(contracts, ceiling=10**8)
+    run.join_trainers(1, bond=2 * BOND)
+    run.join_trainers(1, bond=50 * BOND)
+    run.join_validators([10**6])
+    run.play(unanimous(run, Verdict.COPIED, Verdict.COPIED))
     run.settle()
-    run.lock([1, 2, 3])
-    assert [run.penalty(seat).amount for seat in (1, 2, 3)] == [BOND * 5 // 100, 7, 0]
-    assert run.settlement.charged_in(run.id, 0) == ceiling
-    run.play(unanimous(run, Verdict.MALFORMED), 1, committed=[0])
+    run.lock([0])
+    run.lock([1])
+    settle_penalties(run, [0, 1])
+    assert [run.bond_of(who) for who in run.trainers] == [2 * BOND - 10**8, 50 * BOND - 10**8]
+
+
+def test_released_penalty_uses_nothing_of_the_ceiling_up(contracts: System) -> None:
+    run = open_run(contracts, trainers=1, ceiling=BOND * 5 // 100, ceiling_rounds=9, rounds=9)
+    run.play(unanimous(run, Verdict.COPIED))
+    run.settle()
+    run.lock([0])
+    for judge in run.validators:
+        run.settlement.vote(run.penalty_id(0), False, sender=judge)
+    settle_penalties(run, [0])
+    assert run.settlement.charged_in(run.id, 0, run.trainers[0]) == 0
+    run.play(unanimous(run, Verdict.COPIED), 1)
     run.settle(1)
     run.lock([0], 1)
-    assert run.penalty(0, 1).amount == 0
-    run.play(unanimous(run, Verdict.MALFORMED), 2, committed=[0])
-    run.settle(2)
-    run.lock([0], 2)
-    assert run.penalty(0, 2).amount == BOND // 100
+    settle_penalties(run, [0], 1)
+    assert run.bond_of(run.trainers[0]) == BOND * 95 // 100
 
 
 def test_objective_faults_count_against_the_ceiling(contracts: System) -> None:
-    run = open_run(contracts, ceiling=BOND // 100 + 5)
-    run.play(unanimous(run, 0, 0, 0, 0), revealed=[0, 1])
-    run.settlement.charge(run.id, 0, Role.TRAINER)
-    assert [run.bond_of(who) for who in run.trainers[2:]] == [BOND - BOND // 100, BOND - 5]
+    run = open_run(contracts, ceiling=BOND // 100 + 5, ceiling_rounds=2)
+    for round in (0, 1):
+        run.play(unanimous(run, 0, 0, 0, 0), round, revealed=[0, 1])
+        run.settlement.charge(run.id, round, Role.TRAINER)
+    assert [run.bond_of(who) for who in run.trainers[2:]] == [BOND - BOND // 100 - 5] * 2
 
 
 def test_locks_take_at_most_what_other_locks_left(contracts: System) -> None:
@@ -341,6 +407,69 @@ def test_barred_seat_sits_out_until_its_ceiling_window_ends(contracts: System, k
             run.commit([1], round)
     run.enter("commit", 3)
     run.commit([1, 2], 3)
+
+
+def acquit(run: Run, seat: int, round: int = 0) -> None:
+    for judge in run.validators:
+        run.settlement.vote(run.penalty_id(seat, round), False, sender=judge)
+    settle_penalties(run, [seat], round)
+
+
+def test_acquittal_ends_the_bar(contracts: System) -> None:
+    run = locked_run(contracts, ceiling_rounds=9, rounds=9)
+    acquit(run, 1)
+    assert run.evm.events("BarSet")[-1] == {"run": run.id, "account": run.trainers[1], "until_round": 0}
+    run.enter("commit", 2)
+    run.commit([1], 2)
+
+
+def test_acquittal_leaves_the_bar_of_another_penalty(contracts: System) -> None:
+    """Two windows that overlap: round 0 is acquitted while round 1, of the same ceiling window, stands."""
+    run = open_run(contracts, ceiling_rounds=9, rounds=9, contest_s=2_500)
+    run.play(unanimous(run, 0, Verdict.COPIED, 0, 0))
+    run.enter("commit", 1)
+    run.commit([1], 1)  # before the lock
+    run.enter("settle")
+    run.settle()
+    run.lock([1])
+    run.enter("reveal", 1)
+    run.reveal([1], 1)
+    run.score(unanimous(run, 0, Verdict.COPIED, 0, 0), 1)
+    run.settle(1)
+    run.lock([1], 1)
+    acquit(run, 1)
+    barred = contracts.runs.seat_at(run.id, Role.TRAINER, 1, 2).barred_until
+    assert barred == 9
+    acquit(run, 1, 1)
+    assert contracts.runs.seat_at(run.id, Role.TRAINER, 1, 2).barred_until == 0
+
+
+def test_late_acquittal_leaves_the_bar_of_a_later_window(contracts: System) -> None:
+    run = open_run(contracts, ceiling_rounds=2, rounds=9, contest_s=4_500)
+    run.play(unanimous(run, 0, Verdict.COPIED, 0, 0), 1)
+    run.settle(1)
+    run.lock([1], 1)
+    run.play(unanimous(run, 0, Verdict.COPIED, 0, 0), 2)
+    run.settle(2)
+    run.lock([1], 2)
+    acquit(run, 1, 1)
+    assert contracts.runs.seat_at(run.id, Role.TRAINER, 1, 3).barred_until == 4
+
+
+def test_acquittal_follows_the_account_to_its_next_seat(contracts: System) -> None:
+    run = open_run(contracts, trainers=2, trainer_limit=2, ceiling_rounds=9, rounds=9, contest_s=9_000)
+    run.play(unanimous(run, 0, Verdict.COPIED), 2)
+    run.settle(2)
+    run.lock([1], 2)
+    newcomer = TRAINERS[200]
+    run.bond(newcomer, 2 * BOND)
+    contracts.runs.join(run.id, Role.TRAINER, newcomer, "http://x.example/", [], 1, sender=newcomer)
+    run.enter("commit", 4)  # one outbid a round
+    run.bond(run.trainers[1], 9 * BOND)
+    contracts.runs.join(run.id, Role.TRAINER, run.trainers[1], "", [], 0, sender=run.trainers[1])
+    assert contracts.runs.seat_at(run.id, Role.TRAINER, 0, 5).barred_until == 9
+    acquit(run, 1, 2)
+    assert contracts.runs.seat_at(run.id, Role.TRAINER, 0, 5).barred_until == 0
 
 
 def test_lock_finds_the_seats_owner_in_that_round(contracts: System) -> None:

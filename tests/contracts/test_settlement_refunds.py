@@ -35,10 +35,12 @@ def test_void_round_with_reveals_burns_its_pools(contracts: System) -> None:
     run = open_run(contracts)
     run.play({0: FULL})
     run.settlement.void(run.id, 0, run.words(), sender=STRANGER)
-    assert run.evm.events("RoundVoided") == [{"run": run.id, "round": 0, "burned": pools(run)}]
+    assert run.evm.events("RoundVoided") == [
+        {"run": run.id, "round": 0, "active_stake": 4_000_000, "burned": pools(run)}
+    ]
     assert run.escrow() == run.params.budget - pools(run)
     assert contracts.vault.burned() == pools(run)
-    assert run.settlement.round_record(run.id, 0)[4]
+    assert run.settlement.round_record(run.id, 0)[1]
     with reverts("settlement: already void"):
         run.settlement.void(run.id, 0, run.words())
 
@@ -59,7 +61,7 @@ def test_round_without_a_seed_is_void(contracts: System) -> None:
     run.enter("settle")
     for majority in (0, 1):
         with reverts("settlement: no majority"):
-            run.settlement.settle(run.id, 0, 0, 1, [0], [], majority)
+            run.settlement.settle(run.id, 0, [0], [], majority)
     run.settlement.void(run.id, 0, [])
     assert contracts.vault.burned() == pools(run)
 
@@ -73,10 +75,10 @@ def test_round_is_void_or_settles_but_never_both(contracts: System, first: int) 
     if first * 2 > first + 2_000_000:
         with reverts("settlement: round is not void"):
             run.settlement.void(run.id, 0, run.words())
-        run.settle(count=1)
+        run.settle()
     else:
         with reverts("settlement: no majority"):
-            run.settlement.settle(run.id, 0, 0, 1, [0], run.words(), 0)
+            run.settlement.settle(run.id, 0, [0], run.words(), 0)
         run.settlement.void(run.id, 0, run.words())
 
 
@@ -145,7 +147,6 @@ def test_refund_leaves_enough_for_every_round_still_played(contracts: System) ->
     run.settlement.refund(run.id)
     run.play({0: FULL, 1: FULL}, 0)
     run.settle(0)
-    run.settlement.pay_validators(run.id, 0)
     run.play({0: FULL}, 1)
     run.settlement.void(run.id, 1, run.words(1))
     assert everything(run) == run.params.budget
@@ -155,7 +156,6 @@ def test_pay_refunds_and_burns_add_up_to_what_was_funded(contracts: System) -> N
     run = open_run(contracts, rounds=3)
     run.play({0: FULL, 1: FULL}, 0)
     run.settle(0)
-    run.settlement.pay_validators(run.id, 0)
     run.play({1: FULL}, 1)
     run.settlement.void(run.id, 1, run.words(1))
     run.play({0: FULL, 1: FULL}, 2)
@@ -165,24 +165,6 @@ def test_pay_refunds_and_burns_add_up_to_what_was_funded(contracts: System) -> N
     assert run.escrow() == 0
     assert everything(run) == run.params.budget
     assert contracts.vault.burned() == pools(run)
-
-
-def test_recorded_pages_keep_their_pay_when_the_rest_lapses(contracts: System) -> None:
-    run = Run.create(contracts)
-    run.join_trainers(65)
-    run.join_validators([1_000_000])
-    run.play({0: report([accepted(65_535)] * 65)})
-    run.settle(first=64, count=1)
-    run.leave("settle")
-    with reverts("settlement: too late"):
-        run.settle(first=0, count=64)
-    with reverts("settlement: too late"):
-        run.settlement.pay_validators(run.id, 0)
-    assert run.idle(run.trainers[64]) == run.params.trainer_pool // 65
-    run.leave("settle", 2)
-    run.settlement.refund(run.id)
-    assert contracts.vault.burned() == pools(run) - (run.params.trainer_pool + 64) // 65
-    assert run.idle(SPONSOR) == run.params.budget - contracts.vault.burned() - run.params.trainer_pool // 65
 
 
 def test_round_with_reveals_that_nobody_settled_is_burned(contracts: System) -> None:
@@ -220,7 +202,7 @@ def test_runs_share_nothing(contracts: System) -> None:
     first.play({0: FULL})
     first.settlement.void(first.id, 0, first.words())
     assert second.escrow() == second.params.budget
-    assert second.settlement.round_record(second.id, 0) == (0, 0, 0, False, False)
+    assert second.settlement.round_record(second.id, 0) == (False, False, 0, 0)
     assert second.id == first.id + 1
 
 
@@ -250,8 +232,7 @@ def test_unknown_run_has_nothing_to_settle(contracts: System) -> None:
     for act in (
         lambda: contracts.settlement.refund(9),
         lambda: contracts.settlement.charge(9, 0, Role.TRAINER),
-        lambda: contracts.settlement.pay_validators(9, 0),
-        lambda: contracts.settlement.settle(9, 0, 0, 0, [], [], 0),
+        lambda: contracts.settlement.settle(9, 0, [], [], 0),
     ):
         with reverts("runs: no such run"):
             act()

@@ -539,7 +539,9 @@ def lock(run: Run) -> None:
 
 def test_a_barred_seat_sits_out_until_the_ceiling_window_ends(caught: Run) -> None:
     lock(caught)
-    assert caught.evm.events("Barred") == [{"run": caught.id, "seat": 0, "until_round": 5}]
+    assert caught.evm.events("BarSet") == [
+        {"run": caught.id, "account": caught.trainers[0], "until_round": 5}
+    ]
     for round in (3, 4):
         caught.enter("commit", round)
         with refused("runs: seat is barred"):
@@ -551,7 +553,7 @@ def test_a_barred_seat_sits_out_until_the_ceiling_window_ends(caught: Run) -> No
 
 def test_only_settlement_bars(caught: Run) -> None:
     with refused("runs: not the settlement"):
-        caught.system.runs.bar(caught.id, 0, 9, sender=STRANGER)
+        caught.system.runs.set_bar(caught.id, 0, TRAINERS[0], 9, 9, sender=STRANGER)
 
 
 def test_the_bar_hits_the_former_owner_of_the_seat_not_the_next_one(caught: Run) -> None:

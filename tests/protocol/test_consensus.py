@@ -10,7 +10,7 @@ from earnest.protocol.consensus import (
     median_weight,
     settle,
 )
-from earnest.protocol.pay import agrees, trainer_pay, validator_pay
+from earnest.protocol.pay import agrees, burned_pay, shares, trainer_pay, validator_pay
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.verdicts import Verdict
 
@@ -50,10 +50,10 @@ def stake_where(ballot: Ballot, holds) -> int:
     )
 
 
-@given(ballots())
-def test_settlement_follows_the_definitions(ballot):
+@given(ballots(), st.integers(1, 12))
+def test_settlement_follows_the_definitions(ballot, full_seats):
     """Every line of section 8, by brute force."""
-    settled, t = settle(ballot, P, Q), ballot.active_stake
+    settled, t = settle(ballot, P, Q, full_seats), ballot.active_stake
     pairs = {
         (r.base_root, r.newest_root): stake_where(
             ballot, lambda o, r=r: (o.base_root, o.newest_root) == (r.base_root, r.newest_root)
@@ -65,31 +65,27 @@ def test_settlement_follows_the_definitions(ballot):
     void = stake_where(ballot, lambda _: True) * 2 <= t or not winning
     assert settled.void == void
     if void:
-        assert not any((*settled.consensus, *settled.trainer_pay, *settled.validator_pay, settled.counted))
+        assert not any((*settled.consensus, *settled.trainer_pay, *settled.validator_pay, settled.judged))
         assert settled.verdicts == (None,) * ballot.seats
-        assert (settled.pair, settled.majority) == (None, -1)
+        assert (settled.pair, settled.majority, settled.burned) == (None, -1, 0)
         return
     assert [settled.pair] == winning
     first = ballot.reports[settled.majority]
     assert first is not None
     assert (first.base_root, first.newest_root) == settled.pair
-    n = len(ballot.revealed)
-    for seat, c in enumerate(settled.consensus):
-        if seat not in ballot.revealed:
-            assert (c, settled.trainer_pay[seat], settled.verdicts[seat]) == (0, 0, None)
-            continue
-        weights = {0, *(r.vote(seat).counted_weight for r in ballot.reports if r is not None)}
-        reached = [
-            w for w in weights if stake_where(ballot, lambda r, w=w, s=seat: weight(r, s) >= w) * 2 > t
-        ]
-        assert c == max(reached, default=0)
-        assert settled.trainer_pay[seat] == P * c // (65_535 * n)
-        held = [
-            k for k in range(8) if stake_where(ballot, lambda r, k=k, s=seat: r.vote(s).verdict == k) * 2 > t
-        ]
-        assert settled.verdicts[seat] == (held[0] if held else None)
+    agreeing = tuple(
+        r if r is not None and (r.base_root, r.newest_root) == settled.pair else None for r in ballot.reports
+    )
+    assert settled.agreeing == {v for v, r in enumerate(agreeing) if r is not None}
+    ballot = replace(ballot, reports=agreeing)
+    _follows_by_seat(ballot, settled)
+    doubt = sum(65_535 - settled.consensus[seat] for seat in settled.doubtful)
+    d = max(sum(settled.consensus) + doubt, 65_535 * full_seats)
+    assert settled.trainer_pay == tuple(P * c // d for c in settled.consensus)
+    assert settled.burned == P * doubt // d
     positive = [seat for seat, c in enumerate(settled.consensus) if c > 0]
-    assert settled.counted == len(positive)
+    judged = {*positive, *settled.doubtful}
+    assert settled.judged == len(judged)
     for stake, report, matched, pay in zip(
         ballot.stakes, ballot.reports, settled.matches, settled.validator_pay, strict=True
     ):
@@ -98,8 +94,29 @@ def test_settlement_follows_the_definitions(ballot):
             for seat in positive
             if report and abs(weight(report, seat) - settled.consensus[seat]) * 50 <= settled.consensus[seat]
         ]
-        assert matched == len(found)
-        assert pay == (Q * stake * len(found) // (t * len(positive)) if positive else 0)
+        assert matched == len(set(found) - settled.doubtful)
+        assert pay == (Q * stake * matched // (t * len(judged)) if judged else 0)
+
+
+def _follows_by_seat(ballot, settled):
+    t = ballot.active_stake
+    for seat, c in enumerate(settled.consensus):
+        if seat not in ballot.revealed:
+            assert (c, settled.verdicts[seat], seat in settled.doubtful) == (0, None, False)
+            continue
+        weights = {0, *(r.vote(seat).counted_weight for r in ballot.reports if r is not None)}
+        reached = [
+            w for w in weights if stake_where(ballot, lambda r, w=w, s=seat: weight(r, s) >= w) * 2 > t
+        ]
+        assert c == max(reached, default=0)
+        no_more = stake_where(
+            ballot, lambda r, c=c, s=seat: r.vote(s).verdict != 255 and (weight(r, s) - c) * 50 <= c
+        )
+        assert (seat in settled.doubtful) == (no_more * 2 <= t)
+        held = [
+            k for k in range(8) if stake_where(ballot, lambda r, k=k, s=seat: r.vote(s).verdict == k) * 2 > t
+        ]
+        assert settled.verdicts[seat] == (held[0] if held else None)
 
 
 def weight(report: Report, seat: int) -> int:
@@ -110,7 +127,7 @@ def weight(report: Report, seat: int) -> int:
 @given(ballots())
 def test_pay_never_exceeds_the_pools(ballot):
     settled = settle(ballot, P, Q)
-    assert sum(settled.trainer_pay) <= P
+    assert sum(settled.trainer_pay) + settled.burned <= P
     assert sum(settled.validator_pay) <= Q
 
 
@@ -119,6 +136,8 @@ def test_hints_pass_the_contracts_check_and_no_other_does(ballot):
     settled, t = settle(ballot, P, Q), ballot.active_stake
     if settled.void:
         return
+    voting = tuple(r if v in settled.agreeing else None for v, r in enumerate(ballot.reports))
+    ballot = replace(ballot, reports=voting)
     for seat in ballot.revealed:
         for hint in {0, 1, 65_535, settled.consensus[seat]}:
             at_least = stake_where(ballot, lambda r, h=hint, s=seat: weight(r, s) >= h)
@@ -200,8 +219,8 @@ def test_a_verdict_needs_more_than_half():
 
 
 def test_pay_is_rounded_down():
-    assert trainer_pay(100, 65_535, 3) == 33
-    assert trainer_pay(100, 0, 0) == 0
+    assert trainer_pay(100, 65_535, shares(3 * 65_535, 0, 1)) == 33
+    assert burned_pay(100, 65_535, shares(2 * 65_535, 65_535, 1)) == 33
     assert validator_pay(100, 1, 1, 3, 1) == 33
     assert validator_pay(100, 1, 0, 1, 0) == 0
 
@@ -214,3 +233,48 @@ def test_hints_are_sixteen_to_a_word_first_on_top(consensus):
     assert all(hint < 2**256 for hint in hints)
     if len(consensus) % 16:
         assert hints[-1] << 16 * (len(consensus) % 16) & 2**256 - 1 == 0
+
+
+# Pay by weight.
+
+weights = st.lists(st.integers(0, 65_535), min_size=1, max_size=12)
+
+
+@given(weights, weights, st.integers(1, 12), st.integers(0, 20))
+def test_seats_without_weight_change_nobodys_pay(own, others, full_seats, junk):
+    def pays(extra):
+        rows = [own + others + [0] * extra] * 3
+        return settle(ballot_of(*rows), P, Q, full_seats).trainer_pay[: len(own + others)]
+
+    assert pays(junk) == pays(0)
+
+
+@given(st.integers(1, 65_535), weights, st.integers(1, 12), st.data())
+def test_work_split_over_seats_earns_no_more_than_its_weights_sum_to(whole, others, full_seats, data):
+    """However many seats share a weight: pay depends on the sum, so a split must raise the sum to pay."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, whole), max_size=7)))
+    parts = [b - a for a, b in zip([0, *cuts], [*cuts, whole], strict=True)]
+    rest = sum(others)
+
+    def earned(mine):
+        return sum(trainer_pay(P, c, shares(sum(mine) + rest, 0, full_seats)) for c in mine)
+
+    assert earned(parts) <= earned([whole])
+
+
+@given(weights, st.integers(0, 11), st.integers(1, 12))
+def test_lie_that_puts_a_rival_in_doubt_raises_nobodys_pay(honest, rival, full_seats):
+    """One validator is missing, so that another alone can zero a seat."""
+    seat = rival % len(honest)
+    lie = [0 if i == seat else w for i, w in enumerate(honest)]
+    stakes = (1, 1, 1)
+    told = ballot_of(honest, honest, honest, stakes=stakes)
+    told = replace(told, reports=(*told.reports[:2], None))
+    lied = ballot_of(honest, lie, honest, stakes=stakes)
+    lied = replace(lied, reports=(*lied.reports[:2], None))
+    before, after = (settle(ballot, P, Q, full_seats) for ballot in (told, lied))
+    assert all(b <= a for a, b in zip(before.trainer_pay, after.trainer_pay, strict=True))
+    assert after.validator_pay[1] <= before.validator_pay[1]
+    if honest[seat]:
+        assert seat in after.doubtful
+        assert after.validator_pay[1] < before.validator_pay[1]

@@ -183,7 +183,7 @@ def test_a_barred_account_sits_out_in_any_seat():
     seats = joined("cheat", "other")
     seats.sync(Role.TRAINER, 1, at(0) - 1, 2 * BOND)
     seats.join("newcomer", Role.TRAINER, "newcomer", at(2), 4 * BOND, take=0)
-    seats.bar(0, 2, until_round=10)
+    seats.set_bar("cheat", 10, at_most=10)
     assert seats.join("cheat", Role.TRAINER, "cheat", at(3), 9 * BOND, take=1) == 1
     refused("seat is barred", seats.commit, "cheat", 9, 1, at(9), BOND)
     seats.commit("newcomer", 9, 0, at(9), BOND)

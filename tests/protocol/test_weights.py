@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from earnest.protocol.pay import shares, trainer_pay
 from earnest.protocol.weights import FULL_SHARE, Margin, PastMargin, Score, seat_weights, upper_quartile
 
 finite = st.floats(-1, 1)
@@ -147,3 +148,20 @@ def test_measurements_are_finite(bad):
 def test_in_a_trial_round_no_weight_exceeds_one():
     scores = [score(0.1), score(2.0, 1.0), None, Score(-0.1, 0.04, None), Score(-0.1, 0.06, None)]
     assert seat_weights(scores, trial=True) == [1, 1, 0, 0, 1]
+
+
+@given(st.integers(1, 12), st.integers(2, 12), st.integers(1, 24), st.floats(0.4, 1))
+def test_machine_split_over_seats_is_paid_no_more_than_one_seat(honest, parts, full_seats, power):
+    """A k-th of the work gives k ** -power of gain and margin; at most as many parts as honest seats.
+
+    With the power 0.4, half of the work has a weight of 0.45: parts whose weights sum to more than the whole's would
+    be paid more by any formula, those below never are.
+    """
+    parts = min(parts, honest)
+
+    def paid(seats, work):
+        weights = seat_weights([score(0.1, 0.02)] * honest + [score(0.1 * work, 0.02 * work)] * seats)
+        whole = shares(sum(weights), 0, full_seats)
+        return sum(trainer_pay(10**18, weight, whole) for weight in weights[honest:])
+
+    assert paid(parts, parts**-power) <= paid(1, 1.0)

@@ -45,7 +45,7 @@ MANAGERS_ONLY = {
     "pay",
     "burn_escrow",
     "seize",
-    "bar",
+    "set_bar",
     "refund",
     "set_enclave_key",
     "unpack",
@@ -194,11 +194,11 @@ def test_a_run_is_opened_and_read_back_as_it_was_written(
     assert (facts.params, facts.rounds, facts.trainer_count) == (params, 3, 1)
     assert len(facts.stakes) == len(facts.report_hashes) == 16
     record = settlement.round_record(1, 0, head)
-    assert not record.complete and not record.void and record.pages == 0
+    assert not record.settled and not record.void and record.agreeing == record.harmful == 0
     penalty = settlement.penalty(settlement.penalty_id(1, 0, 0, head), head)
     assert penalty.status.name == "NONE" and penalty.amount == 0
     assert settlement.locked(1, trainer.address, head) == 0
-    assert not settlement.validators_paid(1, 0, head) and not settlement.charged(1, 0, Role.TRAINER, head)
+    assert not settlement.broken(1, 0, head) and not settlement.charged(1, 0, Role.TRAINER, head)
     assert settlement.final_state(1, head) is None
 
 
@@ -227,12 +227,10 @@ def test_a_reveal_is_encoded_as_the_contract_reads_it(contracts: Contracts, trai
 
 def test_settling_is_encoded_as_the_contract_reads_it(contracts: Contracts) -> None:
     word = bytes(range(32))
-    call = contracts.settlement.settle(1, 2, 0, 64, [3, 4], [[word], []], 1)
+    call = contracts.settlement.settle(1, 2, [3, 4], [[word], []], 1)
     assert call.args == {
         "run": 1,
         "round": 2,
-        "first_seat": 0,
-        "count": 64,
         "hints": [3, 4],
         "reports": [[word], []],
         "majority": 1,

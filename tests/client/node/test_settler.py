@@ -11,11 +11,8 @@ import pytest
 
 from earnest.client.account.transactions import NotDueError, contest_calls
 from earnest.client.chain.contracts import PenaltyStatus
-from earnest.client.node.settler import Settler
-from earnest.client.run.record import RunRecord
 from earnest.demo.world import TRAINER_BOND, TRAINER_POOL, VALIDATOR_BOND, VALIDATOR_POOL
 from earnest.protocol.report import Report, SeatVote
-from earnest.protocol.run import Role, RunParams
 from earnest.protocol.verdicts import Verdict
 from tests.client.by_hand import BASE, EVIDENCE, NEWEST, Rounds, words
 from tests.client.world import make_world
@@ -55,7 +52,7 @@ def all_say(report: list[bytes]) -> dict[str, list[bytes]]:
 
 def test_a_settled_round_needs_each_transaction_once(tmp_path: Path) -> None:
     with played(tmp_path) as rounds:
-        assert rounds.play(0, EVERYBODY, all_say(words(9, 9, 9))) == ["settle/0/0", "pay-validators/0"]
+        assert rounds.play(0, EVERYBODY, all_say(words(9, 9, 9))) == ["settle/0"]
         assert rounds.due() == []
 
 
@@ -73,10 +70,10 @@ def test_void_rounds_burn_their_budget_only_if_work_was_revealed(tmp_path: Path)
 
 def test_a_round_without_counted_updates_pays_nobody_and_delivers_the_final_state(tmp_path: Path) -> None:
     with played(tmp_path, rounds=1) as rounds:
-        assert rounds.play(0, {}, all_say(words())) == ["settle/0/0"]
+        assert rounds.play(0, {}, all_say(words())) == ["settle/0"]
         rounds.report(1, all_say(words()))
         rounds.world.devnet.travel(rounds.world.schedule.settle(1).start)
-        assert rounds.settle(1) == ["settle/1/0"]
+        assert rounds.settle(1) == ["settle/1"]
         final = rounds.world.contracts.settlement.final_state(rounds.world.run, at=rounds.world.chain.head())
         assert final == NEWEST
 
@@ -109,27 +106,13 @@ def test_the_first_go_is_left_to_others_but_never_the_whole_window(tmp_path: Pat
         ]
         world.devnet.travel(settle.start + (settle.end - settle.start) // 2)
         assert {due_call.intent for due_call in rounds.due(patience=10**9)} >= {
-            "settle/0/0",
+            "settle/0",
             "charge/0/trainer",
         }
         world.devnet.travel(settle.end - 1)
         assert rounds.due()
         world.devnet.travel(settle.end)
         assert rounds.due() == [], "what is missed has lapsed"
-
-
-def test_once_a_stranger_settled_a_page_the_others_are_settled_one_by_one() -> None:
-    record = RunRecord(1)
-    record._params, record._planned_rounds = RunParams(*[0] * 8, False, *[0] * 8), 1  # type: ignore[arg-type]
-    record.round(0).manifests = dict.fromkeys((0, 70, 199))  # type: ignore[assignment]
-    for seat in range(210):
-        record.seat(Role.TRAINER, seat)
-    nobody: Any = None
-    settler = Settler(record, nobody, nobody)
-    assert settler._open_pages(0, 0b0000) == [(0, 210)]
-    assert settler._open_pages(0, 0b0001) == [(64, 64), (128, 64), (192, 18)]
-    assert settler._open_pages(0, 0b0101) == [(64, 64), (192, 18)]
-    assert settler._open_pages(1, 0b0000) == [(0, 0)]
 
 
 # Penalties
@@ -139,7 +122,7 @@ def test_a_penalty_is_locked_and_settled_however_late_somebody_comes(tmp_path: P
     with played(tmp_path) as rounds:
         world = rounds.world
         sent = rounds.play(0, EVERYBODY, all_say(accusing(1, Verdict.MALFORMED)))
-        assert sent == ["settle/0/0", "pay-validators/0", "lock/0/1"]
+        assert sent == ["settle/0", "lock/0/1"]
         assert (world.bond(T1), world.locked(T1)) == (TRAINER_BOND, TRAINER_BOND // 100)
         world.devnet.travel(world.schedule.contest(0).end - 1)
         assert rounds.due() == []
@@ -181,5 +164,5 @@ def test_in_a_broken_round_nobody_is_asked_to_lock_harm(tmp_path: Path) -> None:
     with played(tmp_path) as rounds:
         votes = (SeatVote(0, Verdict.HARMFUL), SeatVote(0, Verdict.HARMFUL), SeatVote(0, Verdict.MALFORMED))
         report = Report(BASE, NEWEST, EVIDENCE, votes).words()
-        assert rounds.play(0, EVERYBODY, all_say(report)) == ["settle/0/0", "lock/0/2"]
+        assert rounds.play(0, EVERYBODY, all_say(report)) == ["settle/0", "lock/0/2"]
         assert rounds.world.locked(T0) == 0

@@ -15,7 +15,6 @@ from earnest.client.run.record import RunRecord
 from earnest.demo.world import COIN, TRAINER_BOND
 from earnest.protocol.report import words_hash
 from earnest.protocol.run import Role
-from earnest.protocol.verdicts import Verdict
 from tests.client.by_hand import BASE, EVIDENCE, NEWEST, Rounds, odd_words, words
 from tests.client.world import make_world
 
@@ -163,24 +162,22 @@ def test_after_a_reorganisation_it_is_as_if_the_lost_blocks_had_never_been(
     assert summary(rewound) == summary(fresh(rounds))
 
 
-def test_the_penalised_sit_out_until_their_window_ends(rounds: Rounds) -> None:
+def test_the_barred_sit_out_until_their_bar_ends_or_is_lifted(rounds: Rounds) -> None:
     record, account = fresh(rounds), rounds.world.address("trainer-0")
-    for round, verdict in ((3, Verdict.COPIED), (2, Verdict.MALFORMED), (1, Verdict.HARMFUL)):
-        args = {
-            "penalty": bytes([round]) * 32,
-            "run": rounds.world.run,
-            "account": account,
-            "round": round,
-            "seat": 0,
-            "verdict": int(verdict),
-            "amount": 1,
-            "reason": "",
-        }
-        record.apply([Event("PenaltyLocked", "", args, 10**9, round, "")])
+
+    def apply(name: str, **args: object) -> None:
+        args = {"run": rounds.world.run, "account": account, **args}
+        record.apply([Event(name, "", args, 10**9, len(record.events), "")])
+
+    locked = {"penalty": bytes([3]) * 32, "round": 3, "seat": 0, "verdict": 5, "amount": 1, "reason": ""}
+    apply("PenaltyLocked", **locked)
+    apply("BarSet", until_round=10)
     assert not record.may_commit(0, 9)
     assert record.may_commit(0, 10)
+    apply("BarSet", until_round=0)
+    assert record.may_commit(0, 9)
     assert not record.may_commit(1, 4) and record.may_commit(1, 10)  # of the rounds played
-    contested, settled = ({"penalty": bytes([3]) * 32, "seized": n} for n in (0, 0))
+    contested, settled = ({"penalty": bytes([3]) * 32, "upheld": False, "seized": 0} for _ in range(2))
     record.apply([Event("PenaltyContested", "", contested, 10**9, 10, "")])
     assert record.penalties[bytes([3]) * 32]["status"] == "contested"
     record.apply([Event("PenaltySettled", "", settled, 10**9, 11, "")])
