@@ -22,8 +22,8 @@ from earnest.protocol.verdicts import Verdict
 LATE_S = 86_400
 """Time limit of one attempt at a call that has no deadline (settling a penalty), in seconds."""
 
-LOCK_PAGE = 8
-"""Seats locked in one transaction, of 32 at most: each costs up to 0.4 M gas, and a transaction has at most 2^24."""
+LOCK_PAGE = 16
+"""Seats locked in one transaction, of 32 at most: with 256 trainers and 16 validators 6 M gas, of at most 2^24."""
 
 TURN_S = 20
 """Seconds between two validators' turns to settle, and so to pay the gas; the first turn rotates with the rounds."""

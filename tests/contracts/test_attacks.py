@@ -216,6 +216,27 @@ def test_stake_of_a_validator_counts_up_to_the_cap(contracts: System) -> None:
     assert facts.active_stake == 3 * 10**6
 
 
+def test_one_rich_validator_takes_no_round(contracts: System) -> None:
+    """It bonds four times the others' stake in the last second before the round, and leaves in the same breath."""
+    run = Run.create(contracts, rounds=4, full_seats=5, validator_max_stake=BOND)
+    run.join_trainers(3)
+    run.join_trainers(2, bond=10**6)  # its own seats, without work
+    run.join_validators([BOND] * 5)
+    rich = VALIDATORS[4]
+    honest = report([accepted(60_000)] * 3 + [verdict(7)] * 2)
+    lies = report([verdict(5)] * 3 + [accepted(65_535)] * 2)
+    run.evm.travel(run.params.schedule().commit(1).start - 1)
+    run.bond(rich, 4 * BOND)
+    contracts.runs.sync(run.id, Role.VALIDATOR, 4, sender=rich)
+    run.play({**dict.fromkeys(range(4), honest), 4: lies}, 1)
+    run.settle(1)
+    full = run.params.trainer_pool * 60_000 // (5 * 65_535)
+    assert [run.idle(who) for who in run.trainers] == [full] * 3 + [0] * 2
+    assert run.idle(rich) == 0
+    with reverts("settlement: nothing to lock"):
+        run.lock([0, 1, 2], 1)
+
+
 def test_asking_back_does_not_end_a_silence(contracts: System) -> None:
     run = Run.create(contracts, rounds=20, validator_limit=2)
     run.join_validators([10**6, 10**6])

@@ -1,4 +1,4 @@
-"""In any sequence of calls, the money of a run obeys invariants 1 to 6 and 9 of Protocol section 12.
+"""In any sequence of calls, the money of a run obeys invariants 1 to 7 and 9 of Protocol section 12.
 
 The machine plays rounds badly: seats miss windows, validators lie, commit to no report, disagree about the state,
 people bond, leave, come back, contest, and time jumps. Every refusal must have a reason of ours. After each step the
@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from earnest.protocol.constants import NO_SEAT, WEIGHT_ONE
 from earnest.protocol.merkle import admission_proof
+from earnest.protocol.penalties import BARRING
 from earnest.protocol.report import Report, SeatVote
 from earnest.protocol.run import Role
 from tests.contracts.harness import Evm, Log, Reverted, System, account, system
@@ -36,6 +37,7 @@ from tests.contracts.rounds import (
 
 REASON = re.compile(r"(vault|runs|settlement|token): .+")
 DAY = 86_400
+RELEASED = 4  # status of a penalty
 PEOPLE = [*TRAINERS[:5], *VALIDATORS[:4], SPONSOR, STRANGER]
 WINDOWS = ("commit", "reveal", "report_commit", "report_reveal", "settle", "contest")
 
@@ -141,8 +143,15 @@ class Books:
 
 
 class MoneyMachine(RuleBasedStateMachine):
-    @initialize(overlap=st.booleans(), ceiling=st.sampled_from([10**5, 2**96 - 1]))
-    def open(self, overlap: bool, ceiling: int) -> None:
+    @initialize(
+        overlap=st.booleans(),
+        settle_s=st.sampled_from([60, 600]),
+        contest_s=st.sampled_from([60, 3_000, 20_000]),
+        ceiling=st.sampled_from([10**5, 2**96 - 1]),
+        ceiling_rounds=st.integers(1, 3),
+        full_seats=st.integers(1, 4),
+    )
+    def open(self, overlap: bool, **terms: int) -> None:
         self.system = deployed()
         self.evm = self.system.evm
         assert isinstance(self.evm, RecordingEvm)
@@ -160,11 +169,9 @@ class MoneyMachine(RuleBasedStateMachine):
             rounds=3,
             overlap=overlap,
             commit_s=2_000,
-            contest_s=20_000,
             trainer_limit=4,
             validator_limit=4,
-            ceiling=ceiling,
-            ceiling_rounds=2,
+            **terms,
             unfaithful_bps=5_000,
             contest_bps=5_000,
             validator_pool=10**15,
@@ -259,7 +266,7 @@ class MoneyMachine(RuleBasedStateMachine):
         """A duty of the settle window; its pay or burn is counted against the round."""
         before, run, settlement = self.books.out[self.run.id], self.run, self.run.settlement
         if duty == "settle":
-            self.attempt(lambda sender: run.settle(round))
+            self.settle_as_the_reference(round)
         elif duty == "void":
             self.attempt(settlement.void, run.id, round, run.words(round))
         elif duty == "lock":
@@ -268,6 +275,23 @@ class MoneyMachine(RuleBasedStateMachine):
             for role in range(4):
                 self.attempt(settlement.charge, run.id, round, role)
         self.paid_in[round] += self.books.out[run.id] - before
+
+    def settle_as_the_reference(self, round: int) -> None:
+        """Invariant 7: everybody who had a seat in the round is paid what the reference says, whoever has it now."""
+        run, runs, idle = self.run, self.system.runs, self.system.vault.idle
+        before, burned = {who: idle(who) for who in PEOPLE}, self.system.vault.burned()
+        if round > run.params.rounds or not self.attempt(lambda sender: run.settle(round)):
+            return
+        expected, owed = run.expected(round), Counter[str]()
+        if round < runs.run_rounds(run.id):
+            for role, pay in ((Role.TRAINER, expected.trainer_pay), (Role.VALIDATOR, expected.validator_pay)):
+                owners = runs.owners_at(run.id, role, round, 0, 256)
+                for owner, wei in zip(owners, pay, strict=False):
+                    owed[owner.lower()] += wei
+            burned += expected.burned
+        charged = sum(fault["amount"] for fault in self.evm.events("FaultCharged"))
+        assert {who: idle(who) - before[who] for who in PEOPLE} == {who: owed[who.lower()] for who in PEOPLE}
+        assert self.system.vault.burned() == burned + charged
 
     @rule(duty=DUTIES, round=st.integers(0, 4), seconds=st.integers(0, 900))
     def meddle(self, duty: str, round: int, seconds: int) -> None:
@@ -379,6 +403,21 @@ class MoneyMachine(RuleBasedStateMachine):
             assert self.run.settlement.locked(self.run.id, who) == amount
             if self.evm.time < open_until[who]:
                 assert self.run.bond_of(who) >= amount
+
+    @invariant()
+    def the_barred_are_those_whose_penalties_stand(self) -> None:
+        """From the lock of verdicts 4 to 6 to the end of their ceiling window, unless all of them are released."""
+        if not hasattr(self, "run"):
+            return
+        runs, terms = self.system.runs, self.run.params.penalty_terms()
+        until: Counter[str] = Counter()
+        for penalty in map(self.run.settlement.penalty, self.penalties):
+            if penalty.verdict in BARRING and penalty.status != RELEASED:
+                until[penalty.account] = max(until[penalty.account], terms.barred_until(penalty.round))
+        now = self.run.params.schedule().round_at(self.evm.time)
+        for seat in range(4):
+            held = runs.seat_at(self.run.id, Role.TRAINER, seat, now + 1)
+            assert max(held.barred_until, now) == max(until[held.owner], now)
 
     @invariant()
     def stakes_of_a_round_never_change(self) -> None:
