@@ -57,7 +57,7 @@ def grid(most_seats: int) -> list[Response]:
     for share in (0.5, 0.75, 0.25):
         for seats in {1, min(most_seats, round(1 / share))}:
             found += [
-                Response(Deviation(batch=share, scale=1.5), seats),
+                Response(Deviation(batch=share, shape="linear", scale=1.5), seats),
                 Response(Deviation(steps=share), seats),
             ]
     found += [
@@ -66,6 +66,7 @@ def grid(most_seats: int) -> list[Response]:
         Response(Deviation(rate=0.5, scale=2.0)),
         Response(Deviation(rate=1.5)),
         Response(Deviation(shape="constant")),
+        Response(Deviation(shape="linear", scale=1.5)),
         Response(Deviation(tokens=0.5, scale=1.5)),
         Response(Deviation(steps=1.25)),
     ]

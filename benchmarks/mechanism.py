@@ -7,7 +7,7 @@ honest, same rounds and samples. The former rule (mean margins less one standard
 at the upper quartile) is computed from the same measurements.
 
     python -m benchmarks.mechanism [--model small|demo|large] [--codec dense-bf16] [--seeds 1] [--seats 4]
-        [--rounds 8] [--first 3] [--attacks half-steps,tuned-half] [--schedule linear] [--folder build/mechanism]
+        [--rounds 11] [--first 3] [--attacks half-steps,tuned-half] [--schedule decay] [--folder build/mechanism]
         [--json benchmarks/results/verification.json] [--show]
 
 Every played attack is one file in `--folder`, so an interrupted benchmark continues where it stopped. small has 0.02
@@ -46,11 +46,21 @@ RESULTS = Path(__file__).parent / "results" / "verification.json"
 COSTLY = (Verdict.MALFORMED, Verdict.HARMFUL, Verdict.COPIED)
 PLAYED = (
     *("half-steps", "tuned-half", "straggler", "split-2", "split-4", "disguise"),
-    *("framing", "framing-sparse", "dust", "backdoor", "scaled-1.5", "constant-rate", "half-tokens"),
+    *(
+        "framing",
+        "framing-sparse",
+        "dust",
+        "backdoor",
+        "scaled-1.5",
+        "constant-rate",
+        "linear-rate",
+        "half-tokens",
+    ),
 )
 DEVIATIONS = {
     "scaled-1.5": Deviation(scale=1.5),
     "constant-rate": Deviation(shape="constant"),
+    "linear-rate": Deviation(shape="linear", scale=1.5),
     "half-tokens": Deviation(tokens=0.5, scale=1.5),
 }
 """Deviations that the demo does not name."""
@@ -282,6 +292,21 @@ def work_of(attacks: Sequence[Attack]) -> float | None:
     return sum(shares) if len(shares) == len(attacks) else None
 
 
+def agreement(reported: Any, median: Any) -> float:
+    """Returns a validator's pay for these weights as a share of full pay: matches within 2 %, seat by seat."""
+    paid = median > 0
+    matches = np.abs(reported - median) * 50 <= median
+    return float((matches & paid).sum(1).mean() / max(1, paid.sum(1).mean()))
+
+
+def lazy_pay(honest: Mapping[str, Any], first: int) -> dict[str, float]:
+    """Returns what the best constant guess, and repeating the round before, earn of a validator's full pay."""
+    every = np.array(honest["weights"][first - 2 :])
+    before, median = every[:-1], every[1:]
+    guesses = [agreement(np.full_like(median, guess), median) for guess in np.linspace(0.02, 1, 99)]
+    return {"guess_pay": max(guesses), "repeat_pay": agreement(before, median)}
+
+
 def figures(files: Mapping[str, Mapping[str, Any]], first: int) -> dict[str, Any]:
     """Returns the result of one model, codec and seed: a row for each attack."""
     honest = files["honest"]
@@ -297,6 +322,7 @@ def figures(files: Mapping[str, Mapping[str, Any]], first: int) -> dict[str, Any
         "pay_spread": float(pays.max() - pays.min()),
         "loss": honest["losses"][-1],
         "cost_ratio": sum(honest["judge_s"]) / sum(honest["bare_s"]),
+        **lazy_pay(honest, first),
     }
 
 
@@ -329,6 +355,8 @@ def combine(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "honest_weight": statistics.mean(result["honest_weight"] for result in results),
         "honest_pay_spread": statistics.mean(result["pay_spread"] for result in results),
         "validator_cost_ratio": statistics.mean(result["cost_ratio"] for result in results),
+        "guess_pay": statistics.mean(result["guess_pay"] for result in results),
+        "repeat_pay": statistics.mean(result["repeat_pay"] for result in results),
         "forward_passes_ratio": None,
         "reasons": REASONS,
         "final_loss": statistics.mean(result["loss"] for result in results),
@@ -394,7 +422,8 @@ def show(name: str, found: Mapping[str, Any], first: int, rounds: int) -> None:
             f"| {attack} | {work} | {one['pay']:.2f} | {one['former_pay']:.2f} | {one['honest']:.2f} | {lost} |"
             f" {one['slashed']} |"
         )
-    for key in ("honest_weight", "honest_zero_weight_share", "honest_pay_spread", "validator_cost_ratio"):
+    shown = ("honest_weight", "honest_zero_weight_share", "honest_pay_spread")
+    for key in (*shown, "guess_pay", "repeat_pay", "validator_cost_ratio"):
         print(f"{key}: {found[key]:.3f}")
 
 
@@ -412,9 +441,9 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=("small", "demo", "large"), default="small")
     parser.add_argument("--codec", choices=("dense-bf16", "topk-2bit"), default="dense-bf16")
-    parser.add_argument("--schedule", choices=("linear", "constant"), default="linear")
+    parser.add_argument("--schedule", choices=("decay", "linear", "constant"), default="decay")
     parser.add_argument("--seats", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--first", type=int, default=3, help="first round that counts")
     parser.add_argument("--folder", type=Path, default=Path("build/mechanism"))
     parser.add_argument("--json", type=Path, default=RESULTS)
@@ -448,7 +477,7 @@ def main() -> None:
         name = f"{options.model} {options.codec}"
         name += (
             ""
-            if (options.schedule, options.seats) == ("linear", 4)
+            if (options.schedule, options.seats) == ("decay", 4)
             else f" {options.schedule} {options.seats} seats"
         )
         found = combine(results)

@@ -70,7 +70,7 @@ class Workshop:
         return self.spec.join({name: start[name] - value for name, value in end.items()})
 
     def with_backdoor(
-        self, update: Tensor, trigger: int, answer: int, steps: int = 30, rate: float = 0.3
+        self, update: Tensor, trigger: int, answer: int, steps: int = 40, rate: float = 0.05
     ) -> Tensor:
         """Returns the update with the row of byte `trigger` trained so that the model answers it with `answer`."""
         start = self.state.parameters
@@ -114,7 +114,7 @@ class Deviation:
     """Share of every sequence that is trained on, from its start."""
 
     rate: float = 1.0
-    shape: Literal["recipe", "constant", "linear"] = "recipe"
+    shape: Literal["recipe", "constant", "decay", "linear"] = "recipe"
     """Rate inside the round."""
 
     scale: float = 1.0

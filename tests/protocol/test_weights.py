@@ -145,9 +145,21 @@ def test_measurements_are_finite(bad):
         Score(*bad)
 
 
-def test_in_a_trial_round_no_weight_exceeds_one():
+def test_a_quarter_of_a_weight_depends_on_a_digit_that_takes_measuring():
+    scores = [Score(0.8 + 0.01 * step, 0.1, Margin(0.02, 0.0)) for step in range(12)]
+    weights = seat_weights([Score(0.1, 0.0, Margin(0.02, 0.0)), *scores])
+    assert len({weight // 1_000 for weight in weights[1:]}) > 6
+    assert min(weights[3:]) >= FULL * 0.7
+    digits = [score.digit for score in scores]
+    assert all(0 <= digit < 1 for digit in digits)
+    assert Score(0.1, 0.0, None).digit == 0
+
+
+def test_in_a_trial_round_no_weight_exceeds_a_five_hundredth():
     scores = [score(0.1), score(2.0, 1.0), None, Score(-0.1, 0.04, None), Score(-0.1, 0.06, None)]
-    assert seat_weights(scores, trial=True) == [1, 1, 0, 0, 1]
+    weights = seat_weights(scores, trial=True)
+    assert weights[:4] == [128, 128, 0, 0]
+    assert weights[4] == 128 - floor(64 * scores[4].digit)
 
 
 @given(st.integers(1, 12), st.integers(2, 12), st.integers(1, 24), st.floats(0.4, 1))

@@ -40,6 +40,10 @@ def test_the_best_response_is_the_pay_per_unit_of_compute():
     assert found["half_steps_pay"] is None
     assert (found["honest_rounds"], found["honest_zero_weight_share"]) == (8, 0)
     assert found["forward_passes_ratio"] is None
+    assert found["repeat_pay"] == (2 + 4) / 2 / 4, (
+        "round 2 repeats two weights of round 1, round 3 all of round 2"
+    )
+    assert found["guess_pay"] == 0.5
     assert "forward_passes_ratio" in found["reasons"]
 
 

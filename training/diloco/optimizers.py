@@ -30,8 +30,9 @@ def learning_rate(inner: Inner, position: float, total: int) -> float:
 
     Step s of a round of h steps is at `round * steps + s * steps / h`, so trainers that take fewer steps, or join
     late, use the same rates as the others. constant; cosine: half a cosine down to a tenth; wsd: constant, then linear
-    down to a tenth in the last fifth. All rise linearly over the first `lr_warmup_steps`. `round_schedule` linear: the
-    rate also falls inside every round, from its full height at the first step to 0 after the last.
+    down to a tenth in the last fifth. All rise linearly over the first `lr_warmup_steps`. Inside a
+    round the rate falls to 0 after the last step: linearly from its middle (`round_schedule` decay) or its first step
+    (linear).
     """
     done = min(max(position / total, 0.0), 1.0)
     match inner.lr_schedule:
@@ -42,7 +43,8 @@ def learning_rate(inner: Inner, position: float, total: int) -> float:
         case "wsd":
             share = 1 - (1 - COSINE_FLOOR) * max(0.0, done - (1 - WSD_DECAY)) / WSD_DECAY
     rise = min(1.0, (position + 1) / inner.lr_warmup_steps) if inner.lr_warmup_steps else 1.0
-    fall = 1.0 if inner.round_schedule == "constant" else 1 - position % inner.steps / inner.steps
+    left = 1 - position % inner.steps / inner.steps
+    fall = {"constant": 1.0, "decay": min(1.0, 2 * left), "linear": left}[inner.round_schedule]
     return inner.lr * share * rise * fall
 
 

@@ -90,7 +90,7 @@ def demo_recipe(codec: str, trainers: int, seed: int) -> Recipe:
     ValueError if the text is too short for `trainers`.
     """
     task = Shakespeare()
-    inner, outer, warmup, clip_norm = Inner(lr=3e-3), Outer(0.7, 0.9, "mean"), 0, 20.0
+    inner, outer, warmup, clip_norm = Inner(lr=3e-3), Outer(0.7, 0.5, "mean"), 0, 20.0
     choice = CodecChoice(codec)
     if codec == "topk-2bit":
         inner, outer = Inner(lr=2e-3, lr_schedule="cosine"), Outer(1.0, 0.0, "contributor-mean")

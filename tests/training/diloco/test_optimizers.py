@@ -132,3 +132,8 @@ def test_a_model_without_matrices_is_adamws_alone() -> None:
 def test_a_linear_round_falls_from_its_full_rate_to_nothing_and_starts_again():
     inner = Inner(steps=4, lr=0.5, round_schedule="linear")
     assert [learning_rate(inner, step, 8) for step in (0, 1, 3, 4, 5.5)] == [0.5, 0.375, 0.125, 0.5, 0.3125]
+
+
+def test_a_round_decays_from_its_middle_to_nothing():
+    inner = Inner(steps=4, lr=0.5, round_schedule="decay")
+    assert [learning_rate(inner, step, 8) for step in range(6)] == [0.5, 0.5, 0.5, 0.25, 0.5, 0.5]
