@@ -276,12 +276,13 @@ def test_a_full_run_and_a_run_that_is_over_take_no_bond(
     place: Place, changed: Callable[[str, str], str], cli: Cli
 ) -> None:
     file = changed("trainers = 4", "trainers = 1")
-    full = str(cli("run", "create", file, *place.acting("sponsor"), "--json").document["run"])
+    soon = ["--start-in", "4000", "--rounds", "1"]
+    full = str(cli("run", "create", file, *soon, *place.acting("sponsor"), "--json").document["run"])
     assert cli("run", "join", full, "--role", "trainer", *place.acting("trainer")).code == 0
     command = ["run", "join", full, "--role", "trainer", *place.acting("sponsor"), "--json"]
     assert f"all 1 trainer seats of run {full} are taken" in cli(*command, "--dry-run").error["cause"]
     assert "are taken" in cli(*command).error["cause"]
-    place.devnet.travel(place.devnet.now() + 10_000_000)
+    place.devnet.travel(place.devnet.now() + 20_000)
     assert cli(*command).error["reason"] == "runs: too late to join"
     bonds = cli("stake", "show", *place.acting("sponsor"), "--json").document["bonds"]
     assert int(full) not in [bond["run"] for bond in bonds]
