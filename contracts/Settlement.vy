@@ -161,6 +161,19 @@ def refund(run: uint256):
     log ISettlement.RunRefunded(run=run, amount=amount)
 
 
+@external
+def release_bonds(run: uint256):
+    """
+    @notice Ends the exit delay of a run's bonds, anyone, a day after the contest window of the report-only round: until
+            then what was locked can be seized.
+    """
+    params: ITrainingRuns.RunParams = staticcall wiring._runs().run_params(run)
+    over: uint256 = schedule._scored_at(params, staticcall wiring._runs().run_rounds(run))
+    over += params.settle_s + params.contest_s + constants.DAY
+    assert block.timestamp >= over, "settlement: run is not over"
+    extcall wiring._vault().release(run)
+
+
 # Faults.
 
 

@@ -24,6 +24,7 @@ struct Run:
     escrow: uint256                # wei
     sponsor: address
     exit_delay: uint256            # seconds; 0 = never opened
+    released: bool                 # bonds wait no longer
 
 
 SINK: public(immutable(address))
@@ -65,9 +66,16 @@ def withdraw(amount: uint256):
     """
     @notice Sends `amount` wei of the caller's idle balance to the caller.
     """
-    self._take_idle(msg.sender, amount)
-    log IStakeVault.Withdrawn(account=msg.sender, amount=amount)
-    token._push(msg.sender, amount)
+    self._withdraw(msg.sender, amount)
+
+
+@external
+def withdraw_to(receiver: address, amount: uint256):
+    """
+    @notice Sends `amount` wei of the caller's idle balance to `receiver`: the token's issuer may refuse the caller.
+    """
+    assert receiver != empty(address) and receiver != self, "vault: bad receiver"
+    self._withdraw(receiver, amount)
 
 
 @external
@@ -111,11 +119,13 @@ def start_exit(manager: address, run: uint256):
 def finish_exit(manager: address, run: uint256):
     """
     @notice After the exit delay, moves the rest of the caller's bond to its idle balance. The manager cannot prevent it.
+            In a run whose bonds are released, no exit has to be started.
     """
     word: uint256 = self.bonds[manager][run][msg.sender]
     exit_time: uint256 = word >> constants.AMOUNT_BITS
-    assert exit_time != 0, "vault: no exit started"
-    assert block.timestamp >= exit_time, "vault: exit not over"
+    if not self.runs[manager][run].released:
+        assert exit_time != 0, "vault: no exit started"
+        assert block.timestamp >= exit_time, "vault: exit not over"
     amount: uint256 = word & constants.AMOUNT_MASK
     self.bonds[manager][run][msg.sender] = 0
     self.idle[msg.sender] += amount
@@ -147,10 +157,20 @@ def open_run(run: uint256, sponsor: address, amount: uint256, exit_delay: uint25
     assert self.allowance[sponsor][msg.sender] >= amount, "vault: allowance too small"
     self.allowance[sponsor][msg.sender] -= amount
     self._take_idle(sponsor, amount)
-    self.runs[msg.sender][run] = Run(escrow=amount, sponsor=sponsor, exit_delay=exit_delay)
+    self.runs[msg.sender][run] = Run(escrow=amount, sponsor=sponsor, exit_delay=exit_delay, released=False)
     log IStakeVault.RunOpened(
         manager=msg.sender, run=run, sponsor=sponsor, amount=amount, exit_delay=exit_delay
     )
+
+
+@external
+def release(run: uint256):
+    """
+    @notice Ends the exit delay of all bonds of the caller's run, for ever: it is over, and nothing is left to seize.
+    """
+    assert self.runs[msg.sender][run].exit_delay != 0, "vault: no run to release"
+    self.runs[msg.sender][run].released = True
+    log IStakeVault.BondsReleased(manager=msg.sender, run=run)
 
 
 @external
@@ -240,6 +260,15 @@ def live_bond(manager: address, run: uint256, account: address) -> uint256:
 
 @external
 @view
+def released(manager: address, run: uint256) -> bool:
+    """
+    @return True once the run's bonds can be taken back without a delay.
+    """
+    return self.runs[manager][run].released
+
+
+@external
+@view
 def escrow(manager: address, run: uint256) -> uint256:
     """
     @return The rest of the run's budget, in wei.
@@ -263,6 +292,13 @@ def sponsor(manager: address, run: uint256) -> address:
     @return Account that funded the run and receives refunds.
     """
     return self.runs[manager][run].sponsor
+
+
+@internal
+def _withdraw(receiver: address, amount: uint256):
+    self._take_idle(msg.sender, amount)
+    log IStakeVault.Withdrawn(account=msg.sender, receiver=receiver, amount=amount)
+    token._push(receiver, amount)
 
 
 @internal

@@ -10,7 +10,7 @@ All times are unix seconds, all windows half-open.
 
 from dataclasses import dataclass
 
-from earnest.protocol.constants import MAX_EXIT_DELAY_S, MIN_WINDOW_S
+from earnest.protocol.constants import EXIT_MARGIN_S, MAX_EXIT_DELAY_S, MIN_WINDOW_S
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,13 @@ class Schedule:
     def contest(self, r: int) -> Window:
         t = self.settle(r).end
         return Window(t, t + self.contest_s)
+
+    def bonds_free_at(self, rounds: int) -> int:
+        """Returns when the bonds of a run of `rounds` rounds wait no longer, unix seconds.
+
+        A day after the contest window of the report-only round: until then what was locked can be seized.
+        """
+        return self.contest(rounds).end + EXIT_MARGIN_S
 
     def round_at(self, t: int) -> int:
         """Returns the round whose period contains t; 0 before the start, not bounded after the end."""

@@ -25,6 +25,9 @@ class VaultRun:
 
     escrow: int = 0
     sponsor: str = ZERO_ADDRESS
+    released: bool = False
+    """True once its bonds wait no longer."""
+
     exit_delay: int = 0
     """Seconds from `start_exit` until a bond can be withdrawn; 0 if the run was never opened.
 
@@ -74,11 +77,15 @@ class VaultModel:
         self.exits[key] = now + self.exit_delay(manager, run)
 
     def finish_exit(self, account: str, manager: str, run: int, now: int) -> None:
-        """Moves the rest of the bond to the idle balance; the manager cannot prevent it."""
+        """Moves the rest of the bond to the idle balance; the manager cannot prevent it.
+
+        In a run whose bonds are released, no exit has to be started.
+        """
         key = manager, run, account
-        require(key in self.exits, "vault: no exit started")
-        require(now >= self.exits[key], "vault: exit not over")
-        del self.exits[key]
+        if not self.runs[manager, run].released:
+            require(key in self.exits, "vault: no exit started")
+            require(now >= self.exits[key], "vault: exit not over")
+        self.exits.pop(key, None)
         self.idle[account] += self.bonds.pop(key, 0)
 
     def flush(self) -> int:
@@ -95,7 +102,12 @@ class VaultModel:
         require(self.allowances[sponsor, manager] >= amount, "vault: allowance too small")
         self._take_idle(sponsor, amount)
         self.allowances[sponsor, manager] -= amount
-        self.runs[manager, run] = VaultRun(amount, sponsor, exit_delay)
+        self.runs[manager, run] = VaultRun(amount, sponsor, exit_delay=exit_delay)
+
+    def release(self, manager: str, run: int) -> None:
+        """Ends the exit delay of all bonds of the run, for ever."""
+        require(self.exit_delay(manager, run) != 0, "vault: no run to release")
+        self.runs[manager, run].released = True
 
     def pay(self, manager: str, run: int, payments: Sequence[tuple[str, int]]) -> None:
         """Moves escrow to idle balances. Payments are (account, wei); the contract packs one as account << 96 | wei."""

@@ -108,14 +108,20 @@ def exit_(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
     """
     with Session(flags) as session:
         steps = exit_calls(session.contracts, run, session.account, session.at)
-        finishes = steps[0].name == "finish-exit"
+        finishes = steps[-1].name == "finish-exit"
         done = (
             "The bond is free: it is idle balance now. Withdraw it with `earnest claim`."
             if finishes
             else "The exit has started. When its delay is over, run the same command again."
         )
         document = {"action": "finish-exit" if finishes else "start-exit", "run": run}
-        return send(session, f"stake/exit/{run}/{steps[0].name}", steps, document, done)
+        return send(
+            session,
+            f"stake/exit/{run}/{steps[-1].name if finishes else steps[0].name}",
+            steps,
+            document,
+            done,
+        )
 
 
 @app.command

@@ -261,6 +261,9 @@ def leave_calls(
 def exit_calls(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[PlannedCall]:
     """Starts the exit of a bond or, once its delay is over, takes the bond back. Raises NotDueError in between."""
     vault, manager = contracts.vault, contracts.settlement.address
+    bonded = vault.bond_of(manager, run, account, at=at) > 0
+    if bonded and (steps := _released(contracts, run, at)) is not None:
+        return [*steps, PlannedCall("finish-exit", "take the bond back", vault.finish_exit(manager, run))]
     ready = vault.exit_time(manager, run, account, at=at)
     if ready is not None and at.time < ready:
         raise NotDueError(
@@ -269,10 +272,22 @@ def exit_calls(contracts: Contracts, run: int, account: str, at: BlockRef) -> li
         )
     if ready is not None:
         return [PlannedCall("finish-exit", "take the bond back", vault.finish_exit(manager, run))]
-    if vault.bond_of(manager, run, account, at=at) == 0:
+    if not bonded:
         raise NotDueError(f"{account} has no bond in run {run}", "see `earnest stake show`")
     start = PlannedCall("exit", "start the bond's exit", vault.start_exit(manager, run))
     return [start, *_synced(contracts, run, account, at)]
+
+
+def _released(contracts: Contracts, run: int, at: BlockRef) -> list[PlannedCall] | None:
+    """Returns what has to be sent before a bond of a run that is over can be taken back; None if it is not over."""
+    if contracts.vault.released(contracts.settlement.address, run, at=at):
+        return []
+    over = (
+        contracts.runs.run_params(run, at=at).schedule().bonds_free_at(contracts.runs.run_rounds(run, at=at))
+    )
+    if at.time < over:
+        return None
+    return [PlannedCall("release", "free the run's bonds", contracts.settlement.release_bonds(run))]
 
 
 def _synced(contracts: Contracts, run: int, account: str, at: BlockRef) -> list[PlannedCall]:

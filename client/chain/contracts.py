@@ -181,6 +181,9 @@ class Vault(Contract):
     def withdraw(self, amount: int) -> Call:
         return self._call("withdraw", amount)
 
+    def withdraw_to(self, receiver: str, amount: int) -> Call:
+        return self._call("withdraw_to", receiver, amount)
+
     def allow(self, manager: str, amount: int) -> Call:
         return self._call("allow", manager, amount)
 
@@ -211,6 +214,10 @@ class Vault(Contract):
 
     def live_bond(self, manager: str, run: int, account: str, at: BlockRef) -> int:
         return self._read("live_bond", manager, run, account, at=at)
+
+    def released(self, manager: str, run: int, at: BlockRef) -> bool:
+        """Returns True once the run's bonds can be taken back without a delay."""
+        return self._read("released", manager, run, at=at)
 
     def escrow(self, manager: str, run: int, at: BlockRef) -> int:
         return self._read("escrow", manager, run, at=at)
@@ -402,6 +409,9 @@ class Settlement(Contract):
 
     def settle_penalty(self, penalty: bytes) -> Call:
         return self._call("settle_penalty", penalty)
+
+    def release_bonds(self, run: int) -> Call:
+        return self._call("release_bonds", run)
 
     def refund(self, run: int) -> Call:
         return self._call("refund", run)

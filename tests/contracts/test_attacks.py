@@ -734,10 +734,11 @@ def test_fault_of_one_run_touches_no_bond_of_another(contracts: System) -> None:
 
 
 DUTIES = {
-    "StakeVault": "allow bond burn_escrow deposit finish_exit flush open_run pay refund seize start_exit withdraw",
+    "StakeVault": "allow bond burn_escrow deposit finish_exit flush open_run pay refund release seize start_exit "
+    "withdraw withdraw_to",
     "TrainingRuns": "ask_back commit end join open_run report_commit report_reveal reveal seed "
     "set_bar set_enclave_key set_operator set_uri sync",
-    "Settlement": "charge contest lock open refund settle settle_penalty void vote",
+    "Settlement": "charge contest lock open refund release_bonds settle settle_penalty void vote",
     "RunTerms": "create_run",
     "AttestationRegistry": "deny raise_floor register revoke",
 }

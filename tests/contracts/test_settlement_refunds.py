@@ -197,6 +197,27 @@ def test_long_run_is_refunded_after_as_many_calls_as_its_rounds_take(contracts: 
     assert run.idle(SPONSOR) == run.params.budget
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_bonds_of_a_run_that_is_over_wait_no_longer(contracts: System, ended: bool) -> None:
+    """A sponsor that ends its run, even before its start, cannot have the bonds wait for sixty days."""
+    run = open_run(contracts, rounds=3, exit_delay=60 * 86_400)
+    if ended:
+        contracts.runs.end(run.id, sender=SPONSOR)
+    schedule = run.params.schedule()
+    over = schedule.bonds_free_at(contracts.runs.run_rounds(run.id))
+    assert over == schedule.contest(1 if ended else 3).end + 86_400
+    contracts.vault.start_exit(run.settlement.address, run.id, sender=run.trainers[0])
+    run.evm.travel(over - 1)
+    with reverts("settlement: run is not over"):
+        run.settlement.release_bonds(run.id, sender=STRANGER)
+    run.evm.travel(over)
+    run.settlement.release_bonds(run.id, sender=STRANGER)
+    for who in run.trainers:
+        bond = run.bond_of(who)
+        contracts.vault.finish_exit(run.settlement.address, run.id, sender=who)
+        assert run.idle(who) == bond > 0
+
+
 def test_runs_share_nothing(contracts: System) -> None:
     first, second = open_run(contracts), Run.create(contracts)
     first.play({0: FULL})

@@ -67,8 +67,8 @@ def test_starts_empty_and_without_any_privileged_function(vault: Contract, token
     assert vault.burned() == 0
     writes = {n for n, f in vault.functions.items() if f["stateMutability"] == "nonpayable"}
     assert writes == {
-        *("deposit", "withdraw", "allow", "bond", "start_exit", "finish_exit", "flush"),
-        *("open_run", "pay", "refund", "burn_escrow", "seize"),
+        *("deposit", "withdraw", "withdraw_to", "allow", "bond", "start_exit", "finish_exit", "flush"),
+        *("open_run", "pay", "refund", "burn_escrow", "seize", "release"),
     }
 
 
@@ -91,7 +91,7 @@ def test_deposit_and_withdraw_move_the_callers_own_tokens(
     fund(TRAINER, 150)
     assert evm.events("Deposited") == [{"account": TRAINER, "amount": 150}]
     vault.withdraw(40, sender=TRAINER)
-    assert evm.events("Withdrawn") == [{"account": TRAINER, "amount": 40}]
+    assert evm.events("Withdrawn") == [{"account": TRAINER, "receiver": TRAINER, "amount": 40}]
     assert vault.idle(TRAINER) == 110
     assert token.balanceOf(TRAINER) == 40
     assert token.balanceOf(vault.address) == 110
@@ -351,3 +351,32 @@ def test_burned_money_is_flushed_to_the_sink_by_anyone(
     assert token.balanceOf(SINK) == 430
     assert vault.burned() == 0
     assert token.balanceOf(vault.address) == 1_000 - 400 + 150 - 30
+
+
+def test_withdraw_to_pays_another_account_than_the_callers(
+    evm: Evm, vault: Contract, token: Contract, fund: Any
+) -> None:
+    fund(TRAINER, 150)
+    for nobody in ("0x" + "00" * 20, vault.address):
+        with refused("vault: bad receiver"):
+            vault.withdraw_to(nobody, 40, sender=TRAINER)
+    with refused("vault: idle balance too small"):
+        vault.withdraw_to(SINK, 151, sender=TRAINER)
+    vault.withdraw_to(SINK, 40, sender=TRAINER)
+    assert evm.events("Withdrawn") == [{"account": TRAINER, "receiver": SINK, "amount": 40}]
+    assert (vault.idle(TRAINER), token.balanceOf(SINK), token.balanceOf(TRAINER)) == (110, 40, 0)
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_released_bonds_wait_no_longer(evm: Evm, vault: Contract, run: int, leaving: bool) -> None:
+    if leaving:
+        vault.start_exit(MANAGER, run, sender=TRAINER)
+    with refused("vault: no run to release"):
+        vault.release(run, sender=TRAINER)
+    assert not vault.released(MANAGER, run)
+    vault.release(run, sender=MANAGER)
+    assert evm.events("BondsReleased") == [{"manager": MANAGER, "run": run}]
+    assert vault.released(MANAGER, run)
+    vault.finish_exit(MANAGER, run, sender=TRAINER)
+    assert vault.idle(TRAINER) == 150
+    assert vault.exit_time(MANAGER, run, TRAINER) == vault.bond_of(MANAGER, run, TRAINER) == 0

@@ -86,6 +86,13 @@ class VaultMachine(RuleBasedStateMachine):
             lambda: self.model.open_run(manager, run, sponsor, amount, 86_400),
         )
 
+    @rule(manager=managers, run=runs, die=st.integers(0, 3))
+    def release(self, manager: str, run: int, die: int) -> None:
+        if die == 3:  # seldom: it ends what other rules do
+            self.both(
+                lambda: self.vault.release(run, sender=manager), lambda: self.model.release(manager, run)
+            )
+
     @rule(manager=managers, run=runs, first=small, second=small)
     def pay(self, manager: str, run: int, first: int, second: int) -> None:
         payments = list(zip(PEOPLE[:2], [first, second], strict=True))

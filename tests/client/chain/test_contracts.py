@@ -49,6 +49,7 @@ MANAGERS_ONLY = {
     "refund",
     "set_enclave_key",
     "unpack",
+    "release",
 }
 NOT_OURS = {"transferFrom", "name", "totalSupply", "MINTER"}
 
