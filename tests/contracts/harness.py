@@ -349,14 +349,14 @@ class System:
     registry: str
 
 
-def system(evm: Evm | None = None, registry: str | None = None) -> System:
+def system(evm: Evm | None = None, registry: str | None = None, hostile: bool = False) -> System:
     """Deploy all, as `deploy` does: addresses of later contracts follow from the deployer's nonce.
 
-    `registry`: an account that plays the registry.
+    `registry`: an account that plays the registry. `hostile`: the token is a HostileToken.
     """
     evm = evm or Evm()
     deployer, sink = account("deployer"), account("sink")
-    money = evm.deploy("PlayToken", "Test", "TEST")
+    money = evm.deploy("HostileToken") if hostile else evm.deploy("PlayToken", "Test", "TEST")
     vault = evm.deploy("StakeVault", money.address, sink)
     runs_address, next_address = (create_address(deployer, evm.nonce(deployer) + i) for i in (2, 3))
     registry = registry or next_address

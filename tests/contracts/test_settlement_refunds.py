@@ -5,8 +5,8 @@ import re
 import pytest
 
 from earnest.protocol.run import Role
-from tests.contracts.harness import CONTRACTS, System, account, create_address, reverts
-from tests.contracts.rounds import SPONSOR, STRANGER, Run, accepted, report
+from tests.contracts.harness import CONTRACTS, System, account, create_address, reverts, system
+from tests.contracts.rounds import SPONSOR, STRANGER, Run, accepted, fund, report
 
 FULL = report([accepted(65_535), accepted(40_000)])
 
@@ -195,6 +195,51 @@ def test_long_run_is_refunded_after_as_many_calls_as_its_rounds_take(contracts: 
     assert run.idle(SPONSOR) == 0
     run.settlement.refund(run.id)
     assert run.idle(SPONSOR) == run.params.budget
+
+
+def test_lapsed_round_is_burned_once_however_often_a_long_run_is_refunded(contracts: System) -> None:
+    """The calls that check 256 rounds each may come from anybody, and be interrupted between any two of them."""
+    run = open_run(contracts, rounds=300)
+    run.play({0: FULL, 1: FULL})
+    run.leave("settle", 299)
+    run.settlement.refund(run.id, sender=STRANGER)
+    assert (contracts.vault.burned(), run.idle(SPONSOR)) == (pools(run), 0)
+    run.settlement.refund(run.id, sender=SPONSOR)
+    assert (contracts.vault.burned(), run.idle(SPONSOR)) == (pools(run), run.params.budget - pools(run))
+    with reverts("settlement: nothing to refund"):
+        run.settlement.refund(run.id, sender=STRANGER)
+
+
+def test_exit_in_progress_keeps_its_bond_when_a_lapsed_round_burns(contracts: System) -> None:
+    run = open_run(contracts)
+    run.play({0: FULL, 1: FULL})
+    leaver, manager = run.trainers[0], run.settlement.address
+    bond = run.bond_of(leaver)
+    contracts.vault.start_exit(manager, run.id, sender=leaver)
+    ends = contracts.vault.exit_time(manager, run.id, leaver)
+    run.leave("settle", 2)
+    run.settlement.refund(run.id)
+    assert (run.bond_of(leaver), contracts.vault.burned()) == (bond, pools(run))
+    run.evm.travel(max(ends, run.evm.time))
+    contracts.vault.finish_exit(manager, run.id, sender=leaver)
+    assert run.idle(leaver) == bond > 0
+
+
+def test_token_that_re_enters_refunds_nothing_a_second_time() -> None:
+    contracts = system(hostile=True)
+    run = open_run(contracts)
+    run.play({0: FULL, 1: FULL})
+    fund(contracts, STRANGER, 5)
+    run.leave("settle", 2)
+    contracts.token.set_callback(run.settlement.address, run.settlement.calldata("refund", run.id))
+    contracts.vault.withdraw(5, sender=STRANGER)
+    assert contracts.token.called_back() == 0
+    assert (run.idle(SPONSOR), contracts.vault.burned()) == (0, 0)
+    run.settlement.refund(run.id)
+    contracts.vault.flush()
+    assert contracts.token.called_back() == 0
+    assert (run.idle(SPONSOR), run.escrow()) == (run.params.budget - pools(run), 0)
+    assert contracts.token.balanceOf(account("sink")) == pools(run)
 
 
 @pytest.mark.parametrize("ended", [False, True])
