@@ -14,8 +14,8 @@ UNFINISHED = ".unfinished-"
 def unfinished(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """Opens a new file in `folder` under a temporary hidden name, readable by its owner only.
 
-    The file is removed at the end of the block, unless `keep` has named it. A process that is killed inside leaves the
-    hidden file behind, until `sweep`.
+    The file is removed at the end of the block, unless `finish` has renamed it. A process that is killed inside leaves
+    the hidden file behind, until `sweep`.
     """
     handle, name = tempfile.mkstemp(prefix=UNFINISHED, dir=folder)
     temporary = Path(name)
@@ -26,8 +26,8 @@ def unfinished(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
         temporary.unlink(missing_ok=True)
 
 
-def keep(file: BinaryIO, temporary: Path, path: Path) -> None:
-    """Syncs an `unfinished` file and gives it its name, replacing any file of that name; durable on return."""
+def finish(file: BinaryIO, temporary: Path, path: Path) -> None:
+    """Syncs `file` and renames it from `temporary` to `path`, replacing any file there; durable on return."""
     file.flush()
     os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -38,7 +38,7 @@ def write_durably(path: Path, content: bytes) -> None:
     """Writes `content` to `path` atomically; on return it survives a power cut."""
     with unfinished(path.parent) as (file, temporary):
         file.write(content)
-        keep(file, temporary, path)
+        finish(file, temporary, path)
 
 
 def sweep(folder: Path) -> None:

@@ -33,8 +33,8 @@ from earnest.demo.attacks.trainers import Attacker
 from earnest.demo.attacks.validators import reverse_scores
 from earnest.deploy.devnet.chain import Devnet, account
 from earnest.deploy.devnet.server import DevnetProvider
+from earnest.deploy.execute import run_plan
 from earnest.deploy.plan import make_plan
-from earnest.deploy.run import run_plan
 from earnest.protocol.merkle import admission_root, content_root
 from earnest.protocol.recipe import Recipe
 from earnest.protocol.run import Level, Role, RunParams

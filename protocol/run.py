@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from earnest.protocol.constants import (
     AMOUNT_LIMIT,
-    EXIT_MARGIN_S,
     MAX_EXIT_DELAY_S,
     MAX_PENALTY_BPS,
     MAX_ROUNDS,
@@ -155,7 +154,7 @@ class RunParams:
         yield from ((True, reason) for reason in schedule.problems())
         yield self.start >= START_LIMIT, "runs: start too late"
         yield now is not None and self.start < now + schedule.period, "runs: start too early"
-        yield self.exit_delay < schedule.least_exit_delay + EXIT_MARGIN_S, "runs: exit delay too short"
+        yield self.exit_delay < schedule.least_exit_delay, "runs: exit delay too short"
         yield self.exit_delay > MAX_EXIT_DELAY_S, "runs: exit delay too long"
         yield not 1 <= self.trainer_limit <= MAX_TRAINERS, "runs: trainer limit out of range"
         yield not 1 <= self.validator_limit <= MAX_VALIDATORS, "runs: validator limit out of range"

@@ -39,19 +39,23 @@ class Schedule:
     overlap: bool
 
     @property
-    def scored_s(self) -> int:
+    def reported_s(self) -> int:
         """Seconds from a round's opening to the end of its report-reveal window: C + R + S + V."""
         return self.commit_s + self.reveal_s + self.report_commit_s + self.report_reveal_s
 
     @property
     def period(self) -> int:
         """Seconds between the openings of two rounds: C with overlap, else C + R + S + V."""
-        return self.commit_s if self.overlap else self.scored_s
+        return self.commit_s if self.overlap else self.reported_s
 
     @property
     def least_exit_delay(self) -> int:
-        """C + R + S + V + G + K: seconds after a round opened in which its faults can move a bond."""
-        return self.scored_s + self.settle_s + self.contest_s
+        """Minimum of a run's exit delay, seconds: C + R + S + V + G + K, while a round can cost bond, and a day.
+
+        Checked by `_checks` in `run.py` and by `contracts/modules/terms.vy`; `start_exit` and `finish_exit` of
+        `contracts/StakeVault.vy` enforce the delay.
+        """
+        return self.reported_s + self.settle_s + self.contest_s + EXIT_MARGIN_S
 
     def opens(self, r: int) -> int:
         """Returns t0 of round r, unix seconds. Raises ValueError for a negative round."""
@@ -130,8 +134,8 @@ class Schedule:
             reasons.append("runs: empty window")
         if min(self.settle_s, self.contest_s) < MIN_WINDOW_S:
             reasons.append("runs: window too short")
-        if self.overlap and self.scored_s - self.commit_s + self.settle_s > self.commit_s:
+        if self.overlap and self.reported_s - self.commit_s + self.settle_s > self.commit_s:
             reasons.append("runs: windows exceed commit")
-        if not self.overlap and self.settle_s > self.scored_s:
+        if not self.overlap and self.settle_s > self.reported_s:
             reasons.append("runs: settle window too long")
         return reasons

@@ -14,10 +14,10 @@ from earnest.cli.output import Answer, table
 from earnest.cli.session import Session, coins
 from earnest.cli.transactions import consent
 from earnest.client.storage.journal import Journal
+from earnest.deploy.execute import run_plan, unfinished_plan
 from earnest.deploy.manifest import Manifest, load_manifest
 from earnest.deploy.plan import SINK, DeploymentPlan, make_plan
 from earnest.deploy.probe import has_p256
-from earnest.deploy.run import run_plan, unfinished_plan
 from earnest.deploy.verify import ContractCheck
 from earnest.deploy.verify import verify as verify_deployment
 

@@ -65,7 +65,9 @@ def show(run: RunNumber, /, *, account: str | None = None, flags: ChainFlags = C
 
 @app.command
 def contest(penalty: str, /, *, flags: SendFlags = SEND) -> Answer:
-    """Contest a penalty on your bond: the validators vote again. A small further part of the bond is locked meanwhile.
+    """Contest a penalty on your bond: validators may change their votes. A small further part of the bond is locked.
+
+    If the penalty stands, that part is burned too.
 
     Example: earnest penalty contest 0x5bd9c2f04c1a4d3f8f8d7f0d7c7f3c0b6f0a3a2c1d0e9f8a7b6c5d4e3f2a1b0c
 

@@ -97,7 +97,7 @@ class Account:
         self.close()
 
     def serve(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serves the public objects until `close`; returns the base URL."""
+        """Starts a thread that serves the public objects until `close`. Returns the base URL."""
         return self._closing.enter_context(ObjectServer(self.folder / "public", host, port)).url
 
     def do(self, calls: Sequence[PlannedCall], label: str) -> None:

@@ -339,7 +339,10 @@ class Runs(Contract):
         return SeatId(Role(role), seat) if role else None
 
     def commitment_of(self, run: int, role: Role, seat: int, round: int, at: BlockRef) -> bytes:
-        """Returns 32 bytes: the commitment's first 28, then zeros; all zero if there is none for that round."""
+        """Returns the commitment's first 28 bytes, all that the contract keeps, and four zero bytes.
+
+        All zero if the seat has none for that round, or has committed for a round two or more later.
+        """
         return self._read("commitment_of", run, role, seat, round, at=at)
 
     def revealed(self, run: int, round: int, at: BlockRef) -> int:

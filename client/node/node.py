@@ -211,11 +211,12 @@ class Node(ABC):
         return True
 
     def _log_failure(self, name: str, error: ChainError) -> None:
-        """Logs why a call was not sent, once for each name and reason; it is tried again in every step."""
+        """Logs why a call failed, once for each name and reason; it is tried again in every step."""
         reason = error.reason if isinstance(error, Reverted) else error.cause
         if (name, reason) not in self._logged_failures:
             self._logged_failures.add((name, reason))
-            log.warning("not sent", intent=name, cause=error.cause, fix=FIXES.get(reason, error.fix))
+            event = "refused" if isinstance(error, Reverted) else "not sent"
+            log.warning(event, intent=name, cause=error.cause, fix=FIXES.get(reason, error.fix))
 
 
 def run_forever(node: Node, clock: Callable[[], float], stop: threading.Event, poll_s: float) -> None:

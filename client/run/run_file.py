@@ -16,7 +16,6 @@ from earnest.base.amounts import parse_amount
 from earnest.base.errors import EarnestError
 from earnest.base.strict_json import check_depth, read_json, write_json
 from earnest.protocol.assignment import HELD_OUT_SETS
-from earnest.protocol.constants import EXIT_MARGIN_S
 from earnest.protocol.merkle import admission_root
 from earnest.protocol.penalties import PenaltyTerms
 from earnest.protocol.recipe import Recipe, RecipeError
@@ -249,7 +248,7 @@ def check_params(params: RunParams, now: int, block_time_s: float, finality_s: f
     """Raises RunFileError for terms that the contract or this network's finality rules out."""
     problems = params.problems()
     schedule = params.schedule()
-    if params.exit_delay < (delay := schedule.least_exit_delay + EXIT_MARGIN_S):
+    if params.exit_delay < (delay := schedule.least_exit_delay):
         problems.append(f"exit_delay_s is {params.exit_delay}, these windows need at least {delay}")
     earliest = schedule.period + SETUP_BLOCKS * ceil(block_time_s)
     if params.start < now + earliest:

@@ -13,7 +13,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
 
-from earnest.base.durable import keep, unfinished
+from earnest.base.durable import finish, unfinished
 from earnest.base.errors import StorageError, Unavailable, WrongContent
 from earnest.protocol.merkle import content_root
 
@@ -63,7 +63,7 @@ class ObjectStore:
             return root
         with unfinished(self.folder) as (file, temporary):
             file.write(content)
-            keep(file, temporary, self.folder / object_name(root))
+            finish(file, temporary, self.folder / object_name(root))
         return root
 
     def has(self, root: bytes) -> bool:

@@ -1,6 +1,7 @@
 """Rules that keep a commitment from being late: when training is cut short, and when a key may not be registered.
 
-A commitment that is not mined before its window ends is cancelled: the seat is absent in that round, at no cost.
+A commitment that is not mined before its window ends is cancelled (`client/chain/outbox.py`), or reverts: the seat is
+absent in that round and pays no charge, only gas. The error feedback of such a round: `trainer_states.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ chain view -> base state -> H inner steps -> pseudo-gradient -> codec -> payload
 -> commit; when the commit window has closed: publish -> reveal; then the settlement calls that are due.
 
 Training runs in its own thread. Meanwhile the node sends what is due on the chain and polls whether the training is
-done: with overlap, a round is revealed while the next one trains.
+done: with overlap, a round is revealed while the next one trains. Late commitments: `commit_deadline.py`.
 """
 
 from __future__ import annotations
@@ -461,9 +461,10 @@ class TrainerNode(Node):
         return seat is not None and commit_is_near(schedule.commit(round), time)
 
     def _publish(self, round: int, manifest: Manifest) -> None:
-        """Puts the payload into the served store. If the payload is lost, the manifest is revealed all the same:
+        """Puts the payload into the served store.
 
-        an update that nobody can fetch earns nothing, but a commitment that is not revealed costs bond.
+        If the payload is lost, the manifest is revealed all the same: an update that nobody can fetch earns nothing,
+        but a commitment that is not revealed costs bond.
         """
         try:
             if not self.parts.store.has(manifest.update):

@@ -18,9 +18,9 @@ from earnest.client.chain.signer import Signer
 from earnest.contracts import load_artifact
 from earnest.deploy.devnet.chain import Devnet, account
 from earnest.deploy.devnet.server import DevnetProvider
+from earnest.deploy.execute import run_plan
 from earnest.deploy.manifest import Manifest
 from earnest.deploy.plan import make_plan
-from earnest.deploy.run import run_plan
 
 ETHER = 10**18
 SEED = b"tests"

@@ -16,6 +16,7 @@ from earnest.client.chain.outbox import MemoryIntents
 from earnest.client.storage.journal import Journal
 from earnest.contracts import load_artifact
 from earnest.deploy.devnet.chain import Devnet
+from earnest.deploy.execute import DeploymentError, run_plan, unfinished_plan
 from earnest.deploy.manifest import (
     Manifest,
     ManifestError,
@@ -25,7 +26,6 @@ from earnest.deploy.manifest import (
     save_manifest,
 )
 from earnest.deploy.plan import SINK, DeploymentPlan, create_address, make_plan
-from earnest.deploy.run import DeploymentError, run_plan, unfinished_plan
 from earnest.deploy.verify import ContractCheck, verify
 from tests.deploy.chain import (
     Killed,

@@ -338,7 +338,7 @@ def test_an_inactive_seat_is_logged_once_a_round_with_a_fix(tmp_path: Path) -> N
             for _ in range(4):
                 world.devnet.travel(world.devnet.now() + 2)
                 node.step()
-    told = [log for log in logs if log["event"] == "not sent" and "inactive seat" in log["cause"]]
+    told = [log for log in logs if log["event"] == "refused" and "inactive seat" in log["cause"]]
     assert [log["intent"] for log in told] == [f"{world.run}/report-commit/{round}" for round in (3, 4)]
     assert all("ask_back" in log["fix"] for log in told)
 

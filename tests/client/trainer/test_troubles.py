@@ -67,13 +67,13 @@ class Fuse:
 @contextmanager
 def fused(fuse: Fuse) -> Iterator[Fuse]:
     """Counts every write of this process in the fuse: renames of files, and statements of SQLite."""
-    keep, execute = durable.keep, Database.execute
+    finish, execute = durable.finish, Database.execute
 
-    def keep_past(file: Any, temporary: Path, path: Path) -> None:
+    def finish_past(file: Any, temporary: Path, path: Path) -> None:
         file.flush()
         evidence = temporary.read_bytes().startswith(b'{"collateral"')  # another one for every challenge
         name = "enclave key" if path.parent.name == "enclave" else "evidence" if evidence else path.name
-        fuse.passes(path, f"file {name}", lambda: keep(file, temporary, path))
+        fuse.passes(path, f"file {name}", lambda: finish(file, temporary, path))
 
     def execute_past(database: Database, sql: str, *values: Any) -> Any:
         if found := re.match(r"INSERT \w+ \w+ INTO (entries|commitments|intents) ", sql):
@@ -84,8 +84,8 @@ def fused(fuse: Fuse) -> Iterator[Fuse]:
         return execute(database, sql, *values)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(durable, "keep", keep_past)
-        patch.setattr(objects, "keep", keep_past)
+        patch.setattr(durable, "finish", finish_past)
+        patch.setattr(objects, "finish", finish_past)
         patch.setattr(Database, "execute", execute_past)
         yield fuse
 
