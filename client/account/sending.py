@@ -24,7 +24,7 @@ TYPICAL_GAS: Mapping[str, int] = {
     "allow": 47_000,
     "bond": 51_000,
     "start_exit": 50_000,
-    "create_run": 330_000,
+    "create_run": 335_000,
     "join": 130_000,
     "sync": 60_000,
     "lock": 250_000,

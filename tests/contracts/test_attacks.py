@@ -753,6 +753,20 @@ def test_no_function_changes_anything_but_these(name: str) -> None:
     assert changing == DUTIES[name].split()
 
 
+def test_the_page_on_security_says_who_may_call_each_function() -> None:
+    page = (CONTRACTS.parent / "docs" / "security.md").read_text()
+    table = page.split("## Who may call what")[1].split("\n## ")[0]
+    contract, found = "", {name: list[str]() for name in DUTIES}
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 4 and "`" in cells[1]:
+            contract = cells[0].strip("`") or contract
+            found[contract] += re.findall(r"`(\w+)`", cells[1])
+    assert {name: sorted(functions) for name, functions in found.items()} == {
+        name: sorted(functions.split()) for name, functions in DUTIES.items()
+    }
+
+
 def test_sources_use_no_dangerous_feature() -> None:
     for path in sorted(CONTRACTS.rglob("*.vy")):
         source = path.read_text()
