@@ -193,10 +193,12 @@ def _verify(
     """
     @notice Check the hints of up to ten seats: more than T/2 reaches each, no more than T/2 passes it. Find the seats in
             doubt, for which no more than T/2 says at most 2 % more than the hint, and those on which verdict 4 holds.
-    @dev Validators that agree are looked up once, as `over` or `under` keeps the last that had more than T/2, or not.
+    @dev Validators that agree are looked up once: `over`, `enough` and `under` keep the last that reached a hint, said at
+         most 2 % more, and passed one.
     """
     found: Lanes = empty(Lanes)
     over: uint256 = max_value(uint256)
+    enough: uint256 = max_value(uint256)
     under: uint256 = 0
     place: uint256 = self._place(begin)
     for seat: uint256 in range(begin, stop, bound=10):
@@ -213,9 +215,9 @@ def _verify(
                     assert self._behind(sums, voters) * 2 > active_stake, "settlement: hint too high"
                     over = voters
             voters = (most >> place) & WEIGHT
-            if voters != over:
+            if voters != enough:
                 if self._behind(sums, voters) * 2 > active_stake:
-                    over = voters
+                    enough = voters
                 else:
                     found.doubtful |= 1 << place
                     found.doubt = unsafe_add(found.doubt, unsafe_sub(WEIGHT, (medians >> place) & WEIGHT))
@@ -268,11 +270,10 @@ def _behind(sums: uint256[64], voters: uint256) -> uint256:
     """
     @notice Sum of the stakes of the validators in the low sixteen bits of `voters`, in wei.
     """
-    return (
-        sums[voters & 15]
-        + sums[16 + ((voters >> 4) & 15)]
-        + sums[32 + ((voters >> 8) & 15)]
-        + sums[48 + ((voters >> 12) & 15)]
+    # Safe: all stakes together are T, of 128 bits.
+    return unsafe_add(
+        unsafe_add(sums[voters & 15], sums[(voters >> 4) & 15 | 16]),
+        unsafe_add(sums[(voters >> 8) & 15 | 32], sums[(voters >> 12) & 15 | 48]),
     )
 
 
