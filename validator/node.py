@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import structlog
 
-from earnest.base.errors import StorageError
+from earnest.base.errors import EarnestError, StorageError
 from earnest.client.chain.blockref import BlockRef
 from earnest.client.node.node import Node, NodeParts
 from earnest.client.node.settler import TURN_S
+from earnest.client.run.seed_check import seed_of_headers
 from earnest.protocol.constants import ACTIVE_ROUNDS, WEIGHT_ONE
 from earnest.protocol.report import Report, report_commitment
 from earnest.protocol.run import Role
@@ -150,8 +151,20 @@ class ValidatorNode(Node):
         if round == self.record.planned_rounds:
             self._reports[round] = Report(base.root, newest.root, bytes(32), ())
         elif (inputs := self._inputs(round, base, newest, self._history_before(round))) is not None:
+            self._warn_if_seed_differs(round)
             self._reports[round] = self._judge(inputs)
             self._warn_if_late(round)
+
+    def _warn_if_seed_differs(self, round: int) -> None:
+        """Warns if two headers give another seed: an endpoint lies, or the chain's `mixHash` is not its randomness."""
+        try:
+            recomputed = seed_of_headers(self.parts.chain, self.record, round)
+        except EarnestError:  # the blocks are not available; judging does not depend on them
+            return
+        if recomputed not in (None, self.record.round(round).seed):
+            cause = "an endpoint lies, or this chain's mixHash is not its randomness"
+            fix = "compare with another endpoint; docs/security.md says how random a seed is"
+            log.warning("seed differs from the block headers", round=round, cause=cause, fix=fix)
 
     def _judge(self, inputs: RoundInputs) -> Report:
         """Judges, or abstains on every seat if this machine fails: its failure is no verdict on a trainer."""

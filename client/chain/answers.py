@@ -115,6 +115,7 @@ def block(value: Any) -> Block | None:
             hash=data(value["hash"], 32),
             time=quantity(value["timestamp"]),
             parent=data(value["parentHash"], 32),
+            randomness=data(value["mixHash"], 32) if "mixHash" in value else b"",
         ),
         None if base_fee is None else quantity(base_fee),
         frozenset(hash_text(transaction) for transaction in value["transactions"]),

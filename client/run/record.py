@@ -95,6 +95,12 @@ class RoundRecord:
     """Registration of the key that signed the manifest, at the time of the reveal, by trainer seat."""
 
     seed: bytes | None = None
+    seed_requested: int = 0
+    """Block of the seed's newest request."""
+
+    seed_drawn: int = 0
+    """Block that drew the seed."""
+
     report_commits: dict[int, LogPosition] = field(default_factory=dict)
     live_bonds: dict[int, int] = field(default_factory=dict)
     """Live bond of each validator seat's owner at the first report commit, wei."""
@@ -242,8 +248,12 @@ class RunRecord:
     def _floor_raised(self, args: dict[str, Any]) -> None:
         self._floors.setdefault(args["policy"], []).append((args["time"], args["floor"]))
 
+    def _seed_requested(self, args: dict[str, Any], at: LogPosition) -> None:
+        self.round(args["round"]).seed_requested = args["block_number"]
+
     def _seed_stored(self, args: dict[str, Any], at: LogPosition) -> None:
-        self.round(args["round"]).seed = bytes(args["seed"])
+        record = self.round(args["round"])
+        record.seed, record.seed_drawn = bytes(args["seed"]), at.block
 
     def _report_committed(self, args: dict[str, Any], at: LogPosition) -> None:
         record = self.round(args["round"])
@@ -397,6 +407,7 @@ _FOLDS = {
     "AttestedReveal": RunRecord._attested_reveal,
     "KeyRegistered": RunRecord._key_registered,
     "KeyRevoked": RunRecord._key_revoked,
+    "SeedRequested": RunRecord._seed_requested,
     "SeedStored": RunRecord._seed_stored,
     "ReportCommitted": RunRecord._report_committed,
     "ReportRevealed": RunRecord._report_revealed,

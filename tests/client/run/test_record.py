@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from earnest.client.account.transactions import bond_calls
 from earnest.client.chain.scanner import Event
 from earnest.client.run.record import RunRecord
+from earnest.client.run.seed_check import seed_of_headers
 from earnest.demo.world import COIN, TRAINER_BOND
 from earnest.protocol.report import words_hash
 from earnest.protocol.run import Role
@@ -95,6 +96,13 @@ def test_the_record_gives_the_amounts_that_were_paid(rounds: Rounds, round: int)
             name = next(n for n in rounds.world.names if rounds.world.address(n) == owner)
             due[name] += amount
     assert paid == due
+
+
+def test_a_seed_follows_from_two_headers(rounds: Rounds) -> None:
+    record, chain = fresh(rounds), rounds.world.chain
+    for round in (0, 1):
+        assert seed_of_headers(chain, record, round) == record.round(round).seed is not None
+    assert seed_of_headers(chain, record, ROUNDS) is None
 
 
 def test_a_round_that_nobody_reports_on_is_void(rounds: Rounds) -> None:
