@@ -23,8 +23,9 @@ base         AddressError, AmountError
 training     DeviceError, LayoutError, PrivacyError, TaskError, TrainingDiverged, TrainingStopped, WorkersFailed
 attestation  AttesterError with NoTeeError, CollateralUnavailable, EvidenceFileError, PolicyFileError,
              RegistrationError, RootError
-client       BundleError, JournalForeign (a StorageError), NarrowingError, NoSeatError, NotAdmittedError, NotDueError,
-             PrivateDataMissing, RpcErrorAnswer (a BadAnswer), RunFileError, UnfinishedError
+client       BundleError, ChangedPlanError, HalfwayError, JournalForeign (a StorageError), NarrowingError, NoSeatError,
+             NotAdmittedError, NotDueError, PrivateDataMissing, RpcErrorAnswer (a BadAnswer), RunFileError,
+             UnfinishedError
 deploy       DeploymentError, ManifestError, NetworkError
 demo         AttackError
 cli          Interrupted, SettingsError, UsageError

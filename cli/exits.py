@@ -65,7 +65,8 @@ class Interrupted(EarnestError):
 
 
 def exit_code(error: EarnestError) -> Exit:
-    """Returns the exit code of an error, by its class (`earnest.base.errors`)."""
+    """Returns the exit code of an error, by its class (`earnest.base.errors`); a HalfwayError has its failure's."""
+    error = getattr(error, "failure", error)
     if isinstance(error, Reverted | OutOfFunds):
         return Exit.REFUSED
     if isinstance(error, ChainError):
@@ -86,8 +87,14 @@ def error_name(error: EarnestError) -> str:
 
 
 def error_document(error: EarnestError) -> dict[str, Any]:
-    """Returns the error as `--json` prints it; `reason` is the contract's revert reason."""
-    document: dict[str, Any] = {"code": error_name(error), "cause": error.cause, "fix": error.fix}
-    if isinstance(error, Reverted):
-        document["reason"] = error.reason
+    """Returns the error as `--json` prints it; `reason` is the contract's revert reason.
+
+    If a step failed after others, `transactions` lists the mined ones, and the code is the failure's.
+    """
+    failure: EarnestError = getattr(error, "failure", error)
+    document: dict[str, Any] = {"code": error_name(failure), "cause": error.cause, "fix": error.fix}
+    if isinstance(failure, Reverted):
+        document["reason"] = failure.reason
+    if failure is not error:
+        document["transactions"] = getattr(error, "transactions", [])
     return {"error": document}

@@ -224,8 +224,8 @@ class Session:
         with Journal(path, self.account, self.deployment.name) as journal:
             waiting = journal.open_intents()
         if waiting:
-            for name in finish_earlier(self.open_account()):
-                self.notice(f"an earlier transaction is mined: {name}")
+            for name, receipt in finish_earlier(self.open_account()):
+                self.notice(f"an earlier transaction is mined: {name}, {receipt.hash}")
 
     def open_account(self, owner: str | None = None) -> Account:
         """Returns the account, opened once. Takes the leases of key and journal."""

@@ -1,8 +1,8 @@
-"""Sends the transactions of a command: estimates the cost, asks for consent, sends, and shows the result."""
+"""The one way from a command's steps to its answer: estimate, dry run or consent, send, report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from earnest.cli.exits import UsageError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from earnest.client.chain.contracts import Contract
 
 Document = dict[str, Any]
+Sent = tuple["PlannedCall", "Receipt"]
 LONGEST_ARGUMENT = 100
 
 
@@ -33,29 +34,62 @@ def send(
     `label` names the command and its arguments for the journal. `results` reads values from the receipts into the
     document; `done` is the last line for people, or makes it from the document.
     """
+    session.finish_earlier()
+    if answer := approve(session, steps, document):
+        return answer
+    sent = transact(session, session.open_account(), label, steps)
+    document = {**document, **results([receipt for _, receipt in sent])}
+    return report(session, document, sent, [done if isinstance(done, str) else done(document)])
+
+
+def approve(
+    session: Session, steps: Sequence[PlannedCall], document: Document, *, first_may_fail: bool = False
+) -> Answer | None:
+    """Estimates the steps; returns the answer with --dry-run, else None after consent. Raises UsageError without it."""
     from earnest.client.account.sending import estimate_calls
 
-    session.finish_earlier()
-    plan = estimate_calls(session.deployment, session.account, steps)
+    plan = estimate_calls(session.deployment, session.account, steps, first_may_fail=first_may_fail)
     if session.flags.dry_run:
-        return would_send(session, plan, document)
-    consent(session, plan)
-    receipts = transact(session, session.open_account(), label, steps)
-    document = {**document, **results(receipts)}
-    sent = [
-        transaction(session, step.name, step.call.function, receipt)
-        for step, receipt in zip(steps, receipts, strict=True)
-    ]
-    last_line = done if isinstance(done, str) else done(document)
-    document = {**document, "account": session.account, "transactions": sent}
-    return Answer(document, [*map(transaction_line, sent), last_line])
+        return _would_send(session, plan, document)
+    consent(session, _plan_lines(plan))
+    return None
 
 
-def transact(session: Session, account: Account, label: str, steps: Sequence[PlannedCall]) -> list[Receipt]:
-    """Sends the steps in order, with a notice for each, and returns their receipts."""
+def transact(session: Session, account: Account, label: str, steps: Sequence[PlannedCall]) -> list[Sent]:
+    """Sends the steps in order, with a notice of each and of its hash. Raises HalfwayError as `perform` does."""
     from earnest.client.account.sending import perform
 
-    return perform(account, label, steps, lambda step: session.notice(f"{step.purpose} ..."))
+    sending = perform(account, label, steps, lambda step: session.notice(f"{step.purpose} ..."))
+    return [mined(session, step, receipt) for step, receipt in sending]
+
+
+def mined(session: Session, step: PlannedCall, receipt: Receipt) -> Sent:
+    """Prints the hash of a mined step, and returns both."""
+    where = _url(session, receipt) or receipt.hash
+    session.notice(f"  {where} in block {receipt.block_number}, {receipt.gas_used:,} gas")
+    return step, receipt
+
+
+def report(session: Session, document: Document, sent: Iterable[Sent], lines: Sequence[str]) -> Answer:
+    """Returns the answer of a command that sent transactions; each has its page in the explorer as `url`, or None."""
+    transactions = [
+        {
+            "step": step.name,
+            "function": step.call.function,
+            "hash": receipt.hash,
+            "block": receipt.block_number,
+            "gas": receipt.gas_used,
+            "cost_wei": str(receipt.cost),
+            "url": _url(session, receipt),
+        }
+        for step, receipt in sent
+    ]
+    return Answer({**document, "account": session.account, "transactions": transactions}, lines)
+
+
+def _url(session: Session, receipt: Receipt) -> str | None:
+    explorer = session.network.explorer
+    return None if explorer is None else f"{explorer}/tx/{receipt.hash}"
 
 
 def event_arguments(contract: Contract, receipts: Sequence[Receipt], event: str) -> dict[str, Any]:
@@ -64,11 +98,14 @@ def event_arguments(contract: Contract, receipts: Sequence[Receipt], event: str)
     return next(found[1] for found in decoded if found is not None and found[0] == event)
 
 
-def consent(session: Session, plan: Sequence[EstimatedCall]) -> None:
-    """Asks before sending; not on local networks and not with --yes. Raises UsageError unless the answer is yes."""
+def consent(session: Session, lines: Sequence[str]) -> None:
+    """Shows the lines and asks before sending; not on local networks and not with --yes.
+
+    Raises UsageError unless the answer is yes.
+    """
     if session.network.local or session.flags.yes:
         return
-    for line in _plan_lines(plan):
+    for line in lines:
         session.notice(line)
     if not session.environment.interactive:
         raise UsageError(
@@ -83,7 +120,7 @@ def consent(session: Session, plan: Sequence[EstimatedCall]) -> None:
         )
 
 
-def would_send(session: Session, plan: Sequence[EstimatedCall], document: Document) -> Answer:
+def _would_send(session: Session, plan: Sequence[EstimatedCall], document: Document) -> Answer:
     """Returns the answer of a command with --dry-run: calls, gas and cost."""
     balance = session.chain.balance(session.account, session.at)
     cost = sum(call.cost for call in plan)
@@ -98,26 +135,6 @@ def would_send(session: Session, plan: Sequence[EstimatedCall], document: Docume
     }
     after = f"Nothing was sent. Balance: {coins(balance)}; at least {coins(balance - cost)} after sending."
     return Answer(document, [*_plan_lines(plan), after])
-
-
-def transaction(session: Session, step: str, function: str, receipt: Receipt) -> Document:
-    """Returns the document of a mined transaction; `url` is its page in the network's explorer, or None."""
-    explorer = session.network.explorer
-    return {
-        "step": step,
-        "function": function,
-        "hash": receipt.hash,
-        "block": receipt.block_number,
-        "gas": receipt.gas_used,
-        "cost_wei": str(receipt.cost),
-        "url": None if explorer is None else f"{explorer}/tx/{receipt.hash}",
-    }
-
-
-def transaction_line(sent: Document) -> str:
-    """Formats a transaction's document as a line."""
-    where = sent["url"] or sent["hash"]
-    return f"{sent['step']}: {where} in block {sent['block']}, {sent['gas']:,} gas"
 
 
 def _call(estimate: EstimatedCall) -> Document:
@@ -140,8 +157,11 @@ def _plan_lines(plan: Sequence[EstimatedCall]) -> list[str]:
         call = estimate.step.call
         arguments = ", ".join(f"{name}={_short(value)}" for name, value in call.args.items())
         lines.append(f"{estimate.step.purpose}: {call.function}({arguments}) to {call.to}")
-        how = "at most" if estimate.simulated else "typically (the step before must be mined first)"
+        how = "at most" if estimate.simulated else "typically (it cannot be simulated yet)"
         lines.append(f"  {how} {estimate.gas:,} gas, {coins(estimate.cost)}")
+    if len(plan) > 1:
+        gas, cost = sum(estimate.gas for estimate in plan), sum(estimate.cost for estimate in plan)
+        lines.append(f"Together about {gas:,} gas, {coins(cost)}")
     return lines
 
 

@@ -21,7 +21,7 @@ import torch
 
 from earnest.attestation.policy_file import PolicyFile
 from earnest.client.account.account import Account, DeployedContracts
-from earnest.client.account.transactions import fund_calls, join_calls
+from earnest.client.account.transactions import SeatRequest, fund_calls, join_calls
 from earnest.client.chain.contracts import Call, Contracts
 from earnest.client.chain.endpoints import Chain
 from earnest.client.chain.outbox import MemoryIntents, Outbox
@@ -339,18 +339,9 @@ class World:
         """Bonds tokens that the account has, joins, and serves its objects."""
         self.serve(name)
         joining = self.account(name)
-        steps = join_calls(
-            self.contracts,
-            self.run,
-            role_of(name),
-            joining.owner,
-            bond=bond or bond_of(name),
-            operator=joining.owner,
-            uri=uri_of(name),
-            admission=self.admission,
-            take=take,
-            at=self.chain.head(),
-        )
+        owner = joining.owner
+        wanted = SeatRequest(self.run, role_of(name), owner, bond or bond_of(name), owner, uri_of(name), take)
+        steps = join_calls(self.contracts, wanted, self.admission, self.chain.head())
         joining.do(steps, f"{self.run}/join")
 
 

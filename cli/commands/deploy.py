@@ -72,10 +72,8 @@ def run(
         made = _plan(session, token, sink)
         if flags.dry_run:
             return _planned(session, made)
-        cost = f"at most {made.gas:,} gas for {len(made.contracts)} contracts"
-        if not session.network.local and not flags.yes:
-            session.notice(f"{made.deployer} deploys to {session.network.name}: {cost}")
-        consent(session, [])
+        cost = f"at most {made.gas:,} gas, {coins(made.gas * session.chain.fees().max_fee)}"
+        consent(session, [f"deploy {len(made.contracts)} contracts from {made.deployer}", f"  {cost}"])
         signer = session.signer
         session.hold_key()
         if _restarted(session):

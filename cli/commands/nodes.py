@@ -249,7 +249,9 @@ def _run_node(
     if poll <= 0 or patience < 0:
         raise UsageError("--poll must be positive, --patience not negative", "correct these numbers")
     with Session(flags) as session:
-        consent(session, [])
+        role_name = role.name.lower()
+        spends = "pays the gas of its own calls and, when others are late, of settling, until the run is over"
+        consent(session, [f"start the {role_name} of run {run}: it {spends}"])
         _start_logs(session)
         address = session.address(owner)
         held = _seat(session, run, role, address)

@@ -17,19 +17,12 @@ from earnest.cli.flags import ChainFlags, RunNumber, SeatNumber, SendFlags, Serv
 from earnest.cli.output import Answer, progress
 from earnest.cli.output import show as show_answer
 from earnest.cli.session import Session
-from earnest.cli.transactions import (
-    consent,
-    event_arguments,
-    send,
-    transact,
-    transaction,
-    transaction_line,
-    would_send,
-)
-from earnest.client.account.sending import due_calls, estimate_calls, settle_due
+from earnest.cli.transactions import Sent, approve, event_arguments, mined, report, send, transact
+from earnest.client.account.sending import due_calls, settle_due
 from earnest.client.account.transactions import (
     NotDueError,
     PlannedCall,
+    SeatRequest,
     end_calls,
     held_seat,
     join_calls,
@@ -45,6 +38,7 @@ from earnest.protocol.run import Level, Role
 
 if TYPE_CHECKING:
     from earnest.client.chain.answers import Receipt
+    from earnest.client.node.settler import DueCall
 
 app = make_group("run")
 CHAIN, SEND, SERVE = ChainFlags(), SendFlags(), ServeFlags()
@@ -222,20 +216,12 @@ def join(
                 f"run {run} has windows in which this network's nodes cannot act: {'; '.join(short)}",
                 "join a run whose windows suit the network",
             )
-        steps = join_calls(
-            session.contracts,
-            run,
-            chosen,
-            session.account,
-            bond=wei,
-            operator=session.address(operator),
-            uri=session.public_url or "",
-            admission=_admission(session, record.uri, run, chosen),
-            take=take,
-            at=session.at,
-        )
+        key = session.address(operator)
+        wanted = SeatRequest(run, chosen, session.account, wei, key, session.public_url or "", take)
+        admission = _admission(session, record.uri, run, chosen)
+        steps = join_calls(session.contracts, wanted, admission, session.at)
         document = {"action": "join", "run": run, "role": role, **session.amounts("bond", wei)}
-        owner = None if session.address(operator) == session.account else session.account
+        owner = None if key == session.account else session.account
         start = start_command(role, run, owner, params.verification)
         return send(
             session,
@@ -349,36 +335,35 @@ def settle(run: RunNumber, /, *, flags: SendFlags = SEND) -> Answer:
         session.finish_earlier()
         due = list(due_calls(session.deployment, session.deployment.read_run(run)))
         refund = refund_due(session.contracts, run, session.account, session.chain.head())
-        document: dict[str, Any] = {"action": "settle", "run": run}
+        document: dict[str, Any] = {"action": "settle", "run": run, "refused": []}
         if not due and not refund:
-            return Answer(
-                {**document, "account": session.account, "transactions": [], "refused": []},
-                ["Nothing is due now. `earnest run show` lists when the next window opens."],
-            )
-        steps = [PlannedCall(due_call.intent, due_call.intent, due_call.call) for due_call in due]
-        steps += refund_calls(session.contracts, run) if refund else []
-        if flags.dry_run:
-            return would_send(session, estimate_calls(session.deployment, session.account, steps), document)
-        asked = not session.network.local and not flags.yes
-        consent(session, estimate_calls(session.deployment, session.account, steps) if asked else [])
-        return _settle(session, run, document)
+            nothing = "Nothing is due now. `earnest run show` lists when the next window opens."
+            return report(session, document, [], [nothing])
+        steps = [_due_step(due_call) for due_call in due] + (
+            refund_calls(session.contracts, run) if refund else []
+        )
+        # others may be faster: then a call is refused, and that is no error
+        return approve(session, steps, document, first_may_fail=True) or _settle(session, run, document)
+
+
+def _due_step(due_call: DueCall) -> PlannedCall:
+    return PlannedCall(due_call.intent, due_call.intent, due_call.call)
 
 
 def _settle(session: Session, run: int, document: dict[str, Any]) -> Answer:
     account = session.open_account()
-    settled, refused = [], []
+    settled: list[Sent] = []
+    refused: list[dict[str, str]] = []
     for due_call, outcome in settle_due(
         account, run, lambda due_call: session.notice(f"{due_call.intent} ...")
     ):
         if isinstance(outcome, Reverted):
             refused.append({"step": due_call.intent, "reason": outcome.reason})
         else:
-            settled.append(transaction(session, due_call.intent, due_call.call.function, outcome))
+            settled.append(mined(session, _due_step(due_call), outcome))
     if refund_due(session.contracts, run, session.account, session.chain.head()):
-        steps = refund_calls(session.contracts, run)
-        receipts = transact(session, account, f"run/{run}/refund", steps)
-        settled.append(transaction(session, "refund", steps[0].call.function, receipts[0]))
-    lines = [*map(transaction_line, settled)]
-    lines += [f"{r['step']}: refused, {r['reason']}" for r in refused]
-    whole = {**document, "account": session.account, "transactions": settled, "refused": refused}
-    return Answer(whole, lines or ["Nothing was left to settle: others were faster."])
+        settled += transact(session, account, f"run/{run}/refund", refund_calls(session.contracts, run))
+    lines = [f"{r['step']}: refused, {r['reason']}" for r in refused]
+    lines += [f"Settled in {len(settled)} transactions."] if settled else []
+    lines = lines or ["Nothing was left to settle: others were faster."]
+    return report(session, {**document, "refused": refused}, settled, lines)

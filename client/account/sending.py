@@ -1,8 +1,8 @@
-"""Sending the transactions of a command: each is sent once, however often an interrupted command is repeated."""
+"""Sends the transactions of a command: each once, however often an interrupted command is repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from earnest.base.errors import EarnestError, Reverted
@@ -10,7 +10,7 @@ from earnest.client.account.account import Account, DeployedContracts
 from earnest.client.account.transactions import PlannedCall
 from earnest.client.chain.answers import Receipt
 from earnest.client.chain.contracts import Call
-from earnest.client.chain.outbox import FeePolicy, preview
+from earnest.client.chain.outbox import FeePolicy, Intent, Status, preview
 from earnest.client.node.settler import DueCall, Settler
 from earnest.client.run.record import RunRecord
 
@@ -36,6 +36,29 @@ class UnfinishedError(EarnestError):
     """A transaction was sent but is not mined yet."""
 
 
+class ChangedPlanError(EarnestError):
+    """An interrupted command is repeated with other calls, and some of its transactions are mined."""
+
+
+class HalfwayError(EarnestError):
+    """A step failed after others were mined; `failure` is its error, `transactions` has step, hash and block each."""
+
+    def __init__(
+        self, failure: EarnestError, step: PlannedCall, mined: Mapping[str, Receipt], *, continues: bool
+    ) -> None:
+        listed = ", ".join(f"{name} ({receipt.hash})" for name, receipt in mined.items())
+        again = "continues after them" if continues else "starts from the beginning: first see what has moved"
+        super().__init__(
+            f"{step.purpose}: {failure.cause}; mined before it and not undone: {listed}",
+            f"{failure.fix}; the same command again {again}",
+        )
+        self.failure = failure
+        self.transactions = [
+            {"step": name, "hash": receipt.hash, "block": receipt.block_number}
+            for name, receipt in mined.items()
+        ]
+
+
 @dataclass(frozen=True)
 class EstimatedCall:
     """Largest possible cost of a planned call: gas with the outbox's reserve, and fee in wei per gas.
@@ -55,9 +78,9 @@ class EstimatedCall:
 
 
 def estimate_calls(
-    deployment: DeployedContracts, sender: str, steps: Sequence[PlannedCall]
+    deployment: DeployedContracts, sender: str, steps: Sequence[PlannedCall], *, first_may_fail: bool = False
 ) -> list[EstimatedCall]:
-    """Estimates each call at current fees. Raises Reverted if the chain refuses the first of them."""
+    """Estimates each call at current fees. Raises Reverted if the chain refuses the first, unless it may fail."""
     policy, market = FeePolicy(), deployment.chain.fees()
     estimates: list[EstimatedCall] = []
     for position, step in enumerate(steps):
@@ -65,24 +88,29 @@ def estimate_calls(
             cost = preview(deployment.chain, sender, step.call, policy)
             estimates.append(EstimatedCall(step, cost.gas, cost.max_fee, simulated=True))
         except Reverted:
-            if position == 0:
+            if position == 0 and not first_may_fail:
                 raise
             gas = policy.gas(TYPICAL_GAS.get(step.call.function, UNKNOWN_GAS))
             estimates.append(EstimatedCall(step, gas, policy.first(market).max_fee, simulated=False))
     return estimates
 
 
-def finish_earlier(account: Account) -> list[str]:
-    """Waits for the open transactions of an interrupted command; returns their names. Raises UnfinishedError."""
+def finish_earlier(account: Account) -> list[tuple[str, Receipt]]:
+    """Waits for the open transactions of an interrupted command; returns the mined ones. Raises UnfinishedError."""
+    return _finish(account, account.journal.open_intents())
+
+
+def _finish(account: Account, intents: Iterable[Intent]) -> list[tuple[str, Receipt]]:
     finished = []
-    for intent in account.journal.open_intents():
+    for intent in intents:
         call = Call(intent.to, intent.data, intent.name, {}, intent.value)
         try:
-            if account.outbox.send(intent.name, call) is None:
-                raise _unfinished(intent.name)
+            receipt = account.outbox.send(intent.name, call)
         except Reverted:
             continue
-        finished.append(intent.name)
+        if receipt is None:
+            raise _unfinished(intent.name)
+        finished.append((intent.name, receipt))
     return finished
 
 
@@ -91,27 +119,72 @@ def perform(
     label: str,
     steps: Sequence[PlannedCall],
     progress: Callable[[PlannedCall], None] = lambda step: None,
-) -> list[Receipt]:
-    """Sends the calls in order and waits for each; `progress` is called with each before it is sent.
+) -> Iterator[tuple[PlannedCall, Receipt]]:
+    """Sends the calls in order, and yields each with its receipt; `progress` is called with each before it is sent.
 
-    `label` names the command with its arguments: after a crash the same label continues, after a success or a revert it
-    starts again. Raises UnfinishedError and the errors of `Outbox.send`.
+    `label` names the command and what it acts on. After an interruption or a failure the same label and calls continue
+    behind the mined ones. After a success they start again, and also if a continued command is refused once more.
+    Raises ChangedPlanError if another plan was interrupted, HalfwayError if a step fails after others, and else
+    UnfinishedError and the errors of `Outbox.send`.
     """
-    key = f"command/{label}"
-    count = int(account.journal.get(key) or b"0")
-    receipts = []
+    attempt = _Attempt(account, label)
+    earlier = {step.name: intent for step in steps if (intent := attempt.intent(step)) is not None}
+    attempt.refuse_other_calls(steps)
+    receipts: dict[str, Receipt] = {}
     for step in steps:
         progress(step)
         try:
-            receipt = account.outbox.send(f"{label}/{count}/{step.name}", step.call)
-        except Reverted:
-            account.journal.put(key, str(count + 1).encode())
-            raise
-        if receipt is None:
-            raise _unfinished(step.purpose)
-        receipts.append(receipt)
-    account.journal.put(key, str(count + 1).encode())
-    return receipts
+            receipt = account.outbox.send(attempt.name(step), step.call)
+            if receipt is None:
+                raise _unfinished(step.purpose)
+        except EarnestError as failure:
+            no_progress = receipts.keys() <= earlier.keys() and (not receipts or step.name not in earlier)
+            gives_up = isinstance(failure, Reverted) and no_progress
+            if gives_up:
+                attempt.end()
+            if not receipts:
+                raise
+            raise HalfwayError(failure, step, receipts, continues=not gives_up) from failure
+        receipts[step.name] = receipt
+        yield step, receipt
+    attempt.end()
+
+
+class _Attempt:
+    """One attempt at a command. The journal keeps its number, so that the command continues it until it is over."""
+
+    def __init__(self, account: Account, label: str) -> None:
+        self._account, self._key = account, f"command/{label}"
+        self._number = int(account.journal.get(self._key) or b"0")
+        self._prefix = f"{label}/{self._number}"
+
+    def end(self) -> None:
+        self._account.journal.put(self._key, str(self._number + 1).encode())
+
+    def name(self, step: PlannedCall) -> str:
+        return f"{self._prefix}/{step.name}"
+
+    def intent(self, step: PlannedCall) -> Intent | None:
+        """Returns the step's intent if it was sent, and is mined or still may be."""
+        intent = self._account.journal.intent(self.name(step))
+        return intent if intent is not None and intent.status in (Status.OPEN, Status.DONE) else None
+
+    def refuse_other_calls(self, steps: Sequence[PlannedCall]) -> None:
+        """Ends the attempt and raises ChangedPlanError if it sent another call than one of these, and that is mined."""
+        intents = [(self.intent(step), step.call) for step in steps]
+        changed = [
+            intent
+            for intent, call in intents
+            if intent is not None
+            and (intent.to, intent.data, intent.value) != (call.to, call.data, call.value)
+        ]
+        if mined := _finish(self._account, changed):
+            self.end()
+            listed = ", ".join(f"{name} ({receipt.hash})" for name, receipt in mined)
+            raise ChangedPlanError(
+                f"nothing was sent: this command was interrupted before with other arguments; mined then: {listed}",
+                "see what has moved (`earnest status`, `earnest stake show`); the same command again starts anew",
+            )
 
 
 def due_calls(deployment: DeployedContracts, record: RunRecord) -> Iterator[DueCall]:

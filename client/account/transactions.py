@@ -70,7 +70,8 @@ def deposit_calls(contracts: Contracts, account: str, amount: int, at: BlockRef)
                 contracts.token.approve(contracts.vault.address, amount),
             )
         )
-    return [*steps, PlannedCall("deposit", "deposit into the vault", contracts.vault.deposit(amount))]
+    purpose = f"deposit {tokens(contracts, amount, at)} into the vault"
+    return [*steps, PlannedCall("deposit", purpose, contracts.vault.deposit(amount))]
 
 
 def checked_uri(uri: str) -> str:
@@ -96,69 +97,73 @@ def fund_calls(
     steps = topped_up(contracts, sponsor, budget, at)
     if contracts.vault.allowance(sponsor, contracts.settlement.address, at=at) != budget:
         allow = contracts.vault.allow(contracts.settlement.address, budget)
-        steps.append(PlannedCall("allow", "let the run take its budget", allow))
+        purpose = f"let the run take its budget of {tokens(contracts, budget, at)}"
+        steps.append(PlannedCall("allow", purpose, allow))
     return [
         *steps,
-        PlannedCall("create", "open the run", contracts.terms.create_run(params, checked_uri(uri))),
+        PlannedCall(
+            "create",
+            "open the run and pay its budget into escrow",
+            contracts.terms.create_run(params, checked_uri(uri)),
+        ),
     ]
 
 
+@dataclass(frozen=True)
+class SeatRequest:
+    """The seat that an account wants in a run: `bond` in wei; `take` is the seat to take over if none is free."""
+
+    run: int
+    role: Role
+    account: str
+    bond: int
+    operator: str
+    uri: str = ""
+    take: int | None = None
+
+
 def join_calls(
-    contracts: Contracts,
-    run: int,
-    role: Role,
-    account: str,
-    *,
-    bond: int,
-    operator: str,
-    uri: str,
-    admission: tuple[tuple[str, Role], ...],
-    take: int | None,
-    at: BlockRef,
+    contracts: Contracts, wanted: SeatRequest, admission: tuple[tuple[str, Role], ...], at: BlockRef
 ) -> list[PlannedCall]:
-    """Takes a seat: the missing part of the bond, then `join`. `take` is the seat to take over if none is free.
+    """Takes a seat: the missing part of the bond, then `join`.
 
     Raises NotAdmittedError if the account is not on the run's admission list, NotDueError if the
     account has a seat already or is taking its bond out, or if the chain would refuse `join` once the bond is up.
     """
+    run, role, account = wanted.run, wanted.role, wanted.account
+    name = role.name.lower()
     params = contracts.runs.run_params(run, at=at)
     if (held := contracts.runs.seat_of(run, account, at=at)) is not None:
-        name = held.role.name.lower()
+        held_name = held.role.name.lower()
         raise NotDueError(
-            f"{account} has {name} seat {held.seat} of run {run} already",
-            f"start its node: `earnest {name} start {run}`",
+            f"{account} has {held_name} seat {held.seat} of run {run} already",
+            f"start its node: `earnest {held_name} start {run}`",
         )
     _check_staying(contracts, run, account, at)
     proof = _proof(params, admission, account, role)
-    seat = NO_SEAT if take is None else take
-    join = contracts.runs.join(run, role, operator, checked_uri(uri), proof, seat)
-    bonded = contracts.vault.bond_of(contracts.settlement.address, run, account, at=at)
-    _check_seat(contracts, run, params, role, join, max(bond, bonded), operator, take, account, at)
-    steps: list[PlannedCall] = []
-    if bonded < bond:
-        steps += topped_up(contracts, account, bond - bonded, at)
-        put = contracts.vault.bond(contracts.settlement.address, run, bond - bonded)
-        steps.append(PlannedCall("bond", "put up the bond for this run", put))
-    return [*steps, PlannedCall("join", f"take a {role.name.lower()} seat", join)]
+    seat = NO_SEAT if wanted.take is None else wanted.take
+    join = contracts.runs.join(run, role, wanted.operator, checked_uri(wanted.uri), proof, seat)
+    missing = wanted.bond - contracts.vault.bond_of(contracts.settlement.address, run, account, at=at)
+    _check_seat(contracts, wanted, params, join, max(wanted.bond, wanted.bond - missing), at)
+    steps = _bond_steps(contracts, run, account, missing, at) if missing > 0 else []
+    return [*steps, PlannedCall("join", f"take a {name} seat of run {run}", join)]
+
+
+def _bond_steps(contracts: Contracts, run: int, account: str, amount: int, at: BlockRef) -> list[PlannedCall]:
+    put = contracts.vault.bond(contracts.settlement.address, run, amount)
+    purpose = f"put up {tokens(contracts, amount, at)} as bond for run {run}"
+    return [*topped_up(contracts, account, amount, at), PlannedCall("bond", purpose, put)]
 
 
 def _check_seat(
-    contracts: Contracts,
-    run: int,
-    params: RunParams,
-    role: Role,
-    join: Call,
-    bond: int,
-    operator: str,
-    take: int | None,
-    account: str,
-    at: BlockRef,
+    contracts: Contracts, wanted: SeatRequest, params: RunParams, join: Call, bond: int, at: BlockRef
 ) -> None:
     """Raises if `join` would fail after the bond is up: that bond would be out of reach for the exit delay.
 
     The chain runs `join` for every check that comes before the bond's; the later ones are repeated here. Whether a
     seat may be taken over is only known to the chain: it is checked here if the account's bond is up already.
     """
+    run, role, take = wanted.run, wanted.role, wanted.take
     name = role.name.lower()
     minimum, limit = (
         (params.trainer_min_bond, params.trainer_limit)
@@ -170,10 +175,10 @@ def _check_seat(
             f"the bond of a {name} is at least {tokens(contracts, minimum, at)}, not {tokens(contracts, bond, at)}",
             "give a larger --bond, or leave it out for the minimum",
         )
-    if int(operator, 16) == 0:
+    if int(wanted.operator, 16) == 0:
         raise NotDueError("the zero address cannot be an operator", "give the address of your node's key")
     try:
-        contracts.runs.chain.call(join.to, join.data, at, sender=account)
+        contracts.runs.chain.call(join.to, join.data, at, sender=wanted.account)
     except Reverted as refusal:
         if refusal.reason != BOND_TOO_SMALL:
             raise
@@ -227,12 +232,7 @@ def bond_calls(contracts: Contracts, run: int, account: str, amount: int, at: Bl
     Raises NotDueError if the account is taking its bond out.
     """
     _check_staying(contracts, run, account, at)
-    put = contracts.vault.bond(contracts.settlement.address, run, amount)
-    steps = [
-        *topped_up(contracts, account, amount, at),
-        PlannedCall("bond", "put up the bond for this run", put),
-    ]
-    return steps + _synced(contracts, run, account, at)
+    return _bond_steps(contracts, run, account, amount, at) + _synced(contracts, run, account, at)
 
 
 def withdraw_calls(contracts: Contracts, account: str, amount: int | None, at: BlockRef) -> list[PlannedCall]:
@@ -245,7 +245,8 @@ def withdraw_calls(contracts: Contracts, account: str, amount: int | None, at: B
             + (f", {tokens(contracts, amount, at)} were requested" if amount is not None else ""),
             "see what is bonded: `earnest stake show`; a bond is freed with `earnest stake exit`",
         )
-    return [PlannedCall("withdraw", "take idle tokens out of the vault", contracts.vault.withdraw(wanted))]
+    purpose = f"take {tokens(contracts, wanted, at)} out of the vault"
+    return [PlannedCall("withdraw", purpose, contracts.vault.withdraw(wanted))]
 
 
 def leave_calls(

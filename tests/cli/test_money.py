@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 
-from earnest.cli.flags import NodeFlags
+from earnest.cli.exits import Exit, error_document, exit_code
+from earnest.cli.flags import NodeFlags, SendFlags
 from earnest.cli.session import Session
+from earnest.cli.transactions import send
+from earnest.client.account.sending import ChangedPlanError, HalfwayError, perform
+from earnest.client.account.transactions import PlannedCall
 from earnest.client.storage.lease import Lease
 from tests.cli.conftest import ADDRESS, COIN, Place, Result, TestEnvironment
 
@@ -191,6 +196,82 @@ def test_a_corrupt_journal_is_an_error_and_stays_as_it_is(place: Place, cli: Cli
         journal.write_bytes(whole)
 
 
+# Interrupted and failed half-way
+
+
+@pytest.fixture
+def trainer_session(place: Place) -> Iterator[Session]:
+    flags = SendFlags(
+        rpc=(place.url,),
+        data_dir=place.folder / "data",
+        keystore=place.key("trainer"),
+        password_file=place.folder / "password",
+        environment=TestEnvironment(),
+    )
+    with Session(flags) as session:
+        yield session
+
+
+def approval(session: Session, amount: int) -> PlannedCall:
+    vault = session.contracts.vault.address
+    return PlannedCall("approve", "let the vault take it", session.contracts.token.approve(vault, amount))
+
+
+def test_a_step_that_fails_after_others_says_what_is_mined_and_how_to_go_on(
+    place: Place, trainer_session: Session
+) -> None:
+    too_much = trainer_session.contracts.vault.withdraw(10**30)
+    steps = [approval(trainer_session, 5), PlannedCall("withdraw", "take it out", too_much)]
+    failed = []
+    sent = blocks_with_transactions(place)
+    for _ in range(2):
+        with pytest.raises(HalfwayError) as caught:
+            send(trainer_session, "halfway", steps, {}, "Done.")
+        failed.append(caught.value)
+        assert blocks_with_transactions(place) == sent + 1, "what is mined is not sent again"
+    first, second = failed
+    assert exit_code(first) is Exit.REFUSED
+    document = error_document(first)["error"]
+    assert (document["code"], document["reason"]) == ("reverted", "vault: idle balance too small")
+    (approved,) = document["transactions"]
+    assert approved["step"] == "approve"
+    assert f"mined before it and not undone: approve ({approved['hash']})" in first.cause
+    assert "continues after them" in first.fix
+    assert second.transactions == first.transactions
+    assert "starts from the beginning" in second.fix, "a step refused again would block the command for ever"
+
+
+def test_an_interrupted_command_repeated_with_other_calls_sends_nothing_and_says_what_was_mined(
+    place: Place, trainer_session: Session
+) -> None:
+    account = trainer_session.open_account()
+    steps = [approval(trainer_session, 6), replace(approval(trainer_session, 7), name="again")]
+    interrupted = perform(account, "label", steps)
+    _, receipt = next(interrupted)
+    interrupted.close()
+    sent = blocks_with_transactions(place)
+    other = [approval(trainer_session, 8)]
+    with pytest.raises(ChangedPlanError, match=receipt.hash):
+        list(perform(account, "label", other))
+    assert blocks_with_transactions(place) == sent
+    assert [done.hash for _, done in perform(account, "label", other)] != [receipt.hash]
+    assert blocks_with_transactions(place) == sent + 1
+
+
+def test_an_interrupted_command_repeated_with_the_same_calls_sends_the_rest(
+    place: Place, trainer_session: Session
+) -> None:
+    account = trainer_session.open_account()
+    steps = [approval(trainer_session, 6), replace(approval(trainer_session, 7), name="again")]
+    interrupted = perform(account, "same", steps)
+    _, receipt = next(interrupted)
+    interrupted.close()
+    sent = blocks_with_transactions(place)
+    again, _ = perform(account, "same", steps)
+    assert again[1].hash == receipt.hash
+    assert blocks_with_transactions(place) == sent + 1
+
+
 # Networks of value
 
 
@@ -216,6 +297,8 @@ def test_where_money_has_value_consent_is_needed(place: Place, valuable: list[st
     assert result.code == 2
     assert "--yes" in result.error["fix"]
     assert "approve(" in result.err
+    assert "deposit 1 PLAY into the vault" in result.err
+    assert "Together about" in result.err
     assert blocks_with_transactions(place) == sent
     assert cli("stake", "deposit", "1", *place.acting("trainer"), *valuable, "--yes", "--json").code == 0
 

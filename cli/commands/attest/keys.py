@@ -25,13 +25,12 @@ from earnest.cli.files import read_file
 from earnest.cli.flags import ChainFlags, RunNumber, SendFlags
 from earnest.cli.output import Answer, block, progress, when
 from earnest.cli.session import Session
-from earnest.cli.transactions import consent, transaction, transaction_line, would_send
+from earnest.cli.transactions import Sent, approve, mined, report
 from earnest.client.account.sending import UnfinishedError
 from earnest.client.account.transactions import PlannedCall
 
 if TYPE_CHECKING:
     from earnest.attestation.prover.attester import Attester
-    from earnest.client.chain.contracts import EnclaveKey as LiveKey
     from earnest.client.run.record import KeyRegistration, RunRecord
 
 CHAIN, SEND = ChainFlags(), SendFlags()
@@ -178,7 +177,7 @@ def _register(
     *,
     again: bool,
 ) -> Answer:
-    from earnest.client.account.sending import estimate_calls, finish_earlier
+    from earnest.client.account.sending import finish_earlier
     from earnest.client.trainer.enclave_keys import REGISTER_STEP, EnclaveKeys
 
     account = session.open_account(trainer)
@@ -188,23 +187,26 @@ def _register(
     before = keys.live(session.chain.head())
     finish_earlier(account)
     head = session.chain.head()
-    sent = []
+    sent: list[Sent] = []
     if keys.live(head) == before:  # otherwise the registration of an interrupted command is mined by now
         if before is not None and not again and not keys.due(head) and not _is_denied(session, run, trainer):
-            return _nothing_to_register(session, before, document)
+            until = f"{before.address} is valid until {when(before.expiry)}"
+            line = f"Nothing to do: this machine's key {until}. For another one: --again"
+            return report(session, {**document, "key": before.address, "expiry": before.expiry}, [], [line])
         name, call = keys.next_call(head)
         step = PlannedCall(REGISTER_STEP, "register the enclave's key", call)
-        consent(session, estimate_calls(session.deployment, session.account, [step]))
+        approve(session, [step], document)
+        session.notice(f"{step.purpose} ...")
         receipt = keys.send(name, call, head)
         if receipt is None:
             raise UnfinishedError("the registration is sent, but not mined yet", "run the same command again")
-        sent.append(transaction(session, step.name, call.function, receipt))
+        sent.append(mined(session, step, receipt))
     live = keys.live(session.chain.head())
-    result = {"key": live and live.address, "expiry": live and live.expiry, "transactions": sent}
+    document = {**document, "key": live and live.address, "expiry": live and live.expiry}
     line = (
         "There is no key." if live is None else f"The key {live.address} is valid until {when(live.expiry)}."
     )
-    return Answer({**document, "account": session.account, **result}, [*map(transaction_line, sent), line])
+    return report(session, document, sent, [line])
 
 
 def _is_denied(session: Session, run: int, trainer: str) -> bool:
@@ -212,15 +214,6 @@ def _is_denied(session: Session, run: int, trainer: str) -> bool:
     record = session.deployment.read_run(run)
     key = record.newest_key(trainer)
     return key is not None and not key.depends_on.isdisjoint(record.denied)
-
-
-def _nothing_to_register(session: Session, live: LiveKey, document: dict[str, Any]) -> Answer:
-    result = {"key": live.address, "expiry": live.expiry, "transactions": []}
-    until = when(live.expiry)
-    line = (
-        f"Nothing to do: this machine's key {live.address} is valid until {until}. For another one: --again"
-    )
-    return Answer({**document, "account": session.account, **result}, [line])
 
 
 def _would_register(
@@ -235,7 +228,6 @@ def _would_register(
     """Answers --dry-run, with a throw-away key, so that nothing is written."""
     from earnest.attestation.prover.enclave_key import EnclaveKey
     from earnest.attestation.prover.key_registration import KeyScope, prepare_registration
-    from earnest.client.account.sending import estimate_calls
     from earnest.client.trainer.enclave_keys import REGISTER_STEP
 
     registry = session.contracts.registry
@@ -245,8 +237,9 @@ def _would_register(
     prepared = prepare_registration(machine, key, scope, challenge, policy_file, collateral=fetch_collateral)
     call = registry.register(prepared.registration, policy_file.policy, prepared.parts)
     step = PlannedCall(REGISTER_STEP, "register the enclave's key", call)
-    plan = estimate_calls(session.deployment, session.account, [step])
-    return would_send(session, plan, {**document, "workload": prepared.quote.workload()})
+    answer = approve(session, [step], {**document, "workload": prepared.quote.workload()})
+    assert answer is not None  # with --dry-run there is one
+    return answer
 
 
 def make_attester(

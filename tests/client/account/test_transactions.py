@@ -14,6 +14,7 @@ from earnest.client.account.transactions import (
     NotAdmittedError,
     NotDueError,
     PlannedCall,
+    SeatRequest,
     bond_calls,
     checked_uri,
     deposit_calls,
@@ -50,18 +51,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 def joining(
     world: World, name: str = NEWCOMER, role: Role = Role.TRAINER, bond: int = TRAINER_BOND
 ) -> list[PlannedCall]:
-    return join_calls(
-        world.contracts,
-        world.run,
-        role,
-        world.address(name),
-        bond=bond,
-        operator=world.address(name),
-        uri="http://host",
-        admission=world.admission,
-        take=None,
-        at=world.chain.head(),
-    )
+    account = world.address(name)
+    wanted = SeatRequest(world.run, role, account, bond, account, "http://host")
+    return join_calls(world.contracts, wanted, world.admission, world.chain.head())
 
 
 def names(steps: list[PlannedCall]) -> list[str]:
