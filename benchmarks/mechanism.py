@@ -21,6 +21,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,7 @@ from earnest.protocol.constants import WEIGHT_ONE
 from earnest.protocol.recipe import CodecChoice, Inner, Outer, Recipe, Scoring
 from earnest.protocol.verdicts import Verdict
 from earnest.protocol.weights import upper_quartile
+from earnest.training.diloco.engine import TrainerState
 from earnest.training.tasks.shakespeare import Shakespeare, demo_recipe
 from earnest.training.tasks.task import Batch
 from earnest.validator.gain import Losses, Meter, Parameters, summarise
@@ -143,6 +145,8 @@ class Site:
     """CPU seconds of the judgement, and of its forward passes alone."""
 
     meter: CachingMeter = field(repr=False)
+    trainers: list[TrainerState] = field(repr=False)
+    """State of each trainer before the round."""
 
 
 class HonestRun:
@@ -161,6 +165,7 @@ class HonestRun:
         report = report_meter.batches(self.task.report_ids)
         sites = []
         for _ in range(self.rounds):
+            trainers = deepcopy(arena.trainers)
             inputs = arena.train()
             published = {seat: dict(payloads) for seat, payloads in enumerate(arena.published)}
             started = time.process_time()
@@ -169,7 +174,8 @@ class HonestRun:
             bare_s = bare_passes(self.task, inputs)
             arena.advance(inputs, judgement)
             loss = float(report_meter.losses(arena.state.parameters, report).mean())
-            sites.append(Site(inputs, published, judgement, loss, judge_s, bare_s, CachingMeter(arena)))
+            meter = CachingMeter(arena)
+            sites.append(Site(inputs, published, judgement, loss, judge_s, bare_s, meter, trainers))
         return sites
 
 
@@ -192,6 +198,8 @@ def play(run: HonestRun, attacks: Sequence[Attack]) -> list[Judgement]:
     seats = range(run.seats - len(attacks), run.seats)
     history, judgements = History(), []
     own: dict[int, dict[int, bytes]] = {seat: {} for seat in seats}
+    for seat, attack in zip(seats, attacks, strict=True):
+        attack.start(deepcopy(run.sites[1].trainers[seat]))
     for site in run.sites[1:]:
         submissions = list(site.inputs.submissions)
         for seat, attack in zip(seats, attacks, strict=True):

@@ -63,6 +63,10 @@ class Attack(ABC):
     seats: int = 1
     """Number of seats that the attack plays at once, the last ones of the run."""
 
+    def start(self, state: TrainerState) -> None:
+        """Continues from an honest trainer's optimizer and codec state, for attacks that begin later than the run."""
+        self._state = state
+
     @abstractmethod
     def forge(self, context: Forgery) -> bytes | None:
         """Returns the payload to publish, or None to publish nothing this round."""
