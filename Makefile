@@ -56,9 +56,9 @@ bench-codecs: $(STAMP)    ## bytes, speed and memory of every codec beside torch
 	$(PY) -m benchmarks.codecs
 
 bench-verification: $(STAMP) ## attacks on the judgement of a round, and what they earn; writes benchmarks/results/
-	$(PY) -m benchmarks.mechanism
-	$(PY) -m benchmarks.mechanism --codec topk-2bit
-	$(PY) -m benchmarks.mechanism --seats 8 --rounds 8 --attacks split-2,split-4,disguise,dust
+	$(PY) -m benchmarks.mechanism --rounds 8
+	$(PY) -m benchmarks.mechanism --model demo --codec topk-2bit --rounds 8
+	$(PY) -m benchmarks.mechanism --seats 8 --rounds 8 --attacks split-2,split-4
 	$(PY) -m benchmarks.harm_level
 
 best-response: $(STAMP)   ## search for the deviation that pays best; make best-response BUDGET=100
