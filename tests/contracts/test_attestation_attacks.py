@@ -469,7 +469,7 @@ def test_a_chain_without_block_hashes_gives_no_challenge(attested: AttestedRun) 
 def test_a_chain_without_block_hashes_gets_no_run(attested: AttestedRun) -> None:
     """Its seeds could be foreseen: which data a trainer is judged on, before it commits."""
     parts = attested.run.system
-    revm, address = parts.evm.revm, parts.runs.address
+    revm, address = parts.evm.revm, parts.terms.address
     code = bytes(revm.get_code(address) or b"")
     revm.insert_account_info(address, pyrevm.AccountInfo(nonce=1, code=blind(code)))
     try:

@@ -97,14 +97,14 @@ def test_a_missing_attestation_blocks_no_reveal(run: Run) -> None:
 
 
 def test_attested_updates_are_paid_like_any(run: Run) -> None:
-    run.join_validators([10**9])
-    run.enter("commit", 1)
-    run.commit([0, 1], 1)
-    run.enter("reveal", 1)
-    reveal(run, 0, signature(enclave, statement(run, run.manifest(0, 1))), 1)
-    reveal(run, 1, b"", 1)
-    run.score({0: report([accepted(65_535), accepted(65_535)])}, 1)
-    run.settle(1)
+    run.join_validators([10**9])  # in round 0: its stake counts from round 2 on
+    run.enter("commit", 2)
+    run.commit([0, 1], 2)
+    run.enter("reveal", 2)
+    reveal(run, 0, signature(enclave, statement(run, run.manifest(0, 2))), 2)
+    reveal(run, 1, b"", 2)
+    run.score({0: report([accepted(65_535), accepted(65_535)])}, 2)
+    run.settle(2)
     first, second = (run.idle(who) for who in run.trainers)
     assert first == second > 0
 
