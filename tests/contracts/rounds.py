@@ -84,6 +84,7 @@ class Run:
     trainers: list[str] = field(default_factory=list[str])
     validators: list[str] = field(default_factory=list[str])
     reports: dict[int, dict[int, Report]] = field(default_factory=dict[int, dict[int, Report]])
+    operators: dict[str, str] = field(default_factory=dict[str, str])  # by owner, where another account
 
     @classmethod
     def create(cls, system: System, **changes: Any) -> Run:
@@ -161,12 +162,13 @@ class Run:
             who = self.trainers[seat]
             digest = self.manifest(seat, round).hash()
             sealed = commitment(CHAIN_ID, runs.address, self.id, round, who, digest, SALT)
-            runs.commit(self.id, round, seat, sealed, sender=who)
+            runs.commit(self.id, round, seat, sealed, sender=self.operators.get(who, who))
 
     def reveal(self, seats: Iterable[int], round: int = 0) -> None:
         for seat in seats:
             who = self.trainers[seat]
-            self.system.runs.reveal(seat, self.manifest(seat, round), SALT, b"", sender=who)
+            sender = self.operators.get(who, who)
+            self.system.runs.reveal(seat, self.manifest(seat, round), SALT, b"", sender=sender)
 
     def seed(self, round: int = 0) -> None:
         self.system.runs.seed(self.id, round)

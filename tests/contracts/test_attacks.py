@@ -740,6 +740,7 @@ DUTIES = {
     "set_bar set_enclave_key set_operator set_uri sync",
     "Settlement": "charge contest lock open refund release_bonds settle settle_penalty void vote",
     "RunTerms": "create_run",
+    "BondPool": "add ask_back ask_exit cancel_exit claim close collect contest finish join set_operator set_uri",
     "AttestationRegistry": "deny raise_floor register revoke",
 }
 

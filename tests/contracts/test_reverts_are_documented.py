@@ -8,13 +8,14 @@ from tests.contracts.harness import CONTRACTS
 
 PAGE = (CONTRACTS.parent / "docs" / "reverts.md").read_text()
 SOURCES = [p for p in sorted(CONTRACTS.rglob("*.vy")) if p.parent.name != "testing"]
-REASON = re.compile(r'"((?:vault|runs|settlement|attestation): [^"]+)"')
-ROW = re.compile(r"^\| `((vault|runs|settlement|attestation): [^`]+)` \| (.+) \| (.+) \|$", re.M)
+REASON = re.compile(r'"((?:vault|runs|settlement|attestation|pool): [^"]+)"')
+ROW = re.compile(r"^\| `((vault|runs|settlement|attestation|pool): [^`]+)` \| (.+) \| (.+) \|$", re.M)
 SECTIONS = {
     "vault": "StakeVault",
     "runs": "TrainingRuns",
     "settlement": "Settlement",
     "attestation": "AttestationRegistry",
+    "pool": "BondPool",
 }
 
 
