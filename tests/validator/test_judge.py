@@ -292,11 +292,11 @@ def test_history_is_the_same_after_a_restart(arena: Arena):
 def pay(votes: tuple[SeatVote, ...]) -> tuple[int, ...]:
     report = Report(bytes(32), bytes(32), bytes(32), votes)
     ballot = Ballot((1,), 1, (report,), frozenset(range(len(votes))), len(votes))
-    return settle(ballot, 10**18, 10**18).trainer_pay
+    return settle(ballot, 10**18, 10**18, full_seats=len(votes)).trainer_pay
 
 
 def test_a_verdict_on_a_cheat_leaves_every_other_pay_as_it_was(arena: Arena):
-    """Shares are of P / n, n counts every revealed seat: nobody gains from another's verdict."""
+    """Below F full seats a pay depends on its own weight alone: nobody gains from another's verdict."""
     votes = arena.play().votes
     for verdict in (Verdict.COPIED, Verdict.HARMFUL, Verdict.MALFORMED, Verdict.NOT_COUNTED):
         punished = (*votes[:CHEAT], SeatVote(0, verdict))
