@@ -22,7 +22,10 @@ def read_file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 
 
 def write_file(path: Path, content: bytes, *, new: bool = False) -> None:
-    """Writes a file and the folders above it. Raises UsageError, with `new` also if the file exists."""
+    """Writes a file and the folders above it, replacing a file of that name unless it must be `new`.
+
+    Raises UsageError if it cannot be written, or exists and must be new.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb" if new else "wb") as file:

@@ -9,6 +9,7 @@
      a run here; what it may do is bounded by the bonds and the escrow given to that run under its own address.
 @custom:security No owner, no admin, no pause, no upgrade. Slashing moves numbers only and makes no external call.
      `transferFrom` is called for `msg.sender` alone; donations change nothing, for no balance is read as a ledger.
+     The exit delay is enforced here; its minimum is set in contracts/modules/terms.vy (reference: protocol/schedule.py).
 """
 
 from interfaces import IStakeVault
@@ -150,7 +151,8 @@ def flush():
 def open_run(run: uint256, sponsor: address, amount: uint256, exit_delay: uint256):
     """
     @notice Opens the caller's run `run`, once, with `amount` wei of the sponsor's idle balance that it allowed.
-    @param exit_delay Seconds between an exit's start and its end, at most 60 days.
+    @param exit_delay Seconds between an exit's start and its end, at most 60 days. A run's minimum depends on its
+           windows: `least_delay` in contracts/modules/terms.vy.
     """
     assert self.runs[msg.sender][run].exit_delay == 0, "vault: run already open"
     assert exit_delay != 0 and exit_delay <= constants.MAX_EXIT_DELAY, "vault: exit delay out of range"

@@ -246,8 +246,9 @@ def set_enclave_key(run: uint256, trainer: address, key: uint256):
 @reentrant
 def commit(run: uint256, round: uint256, seat: uint256, commitment: bytes32):
     """
-    @notice Commits to an update of the round inside its commit window, once. Operator only; reverts while the
-            seat is barred, and unless the owner's live bond is about half the minimum: after its exit has started, it is 0.
+    @notice Commits to an update of the round inside its commit window, once. A late call reverts, and nothing is
+            charged. Operator only; reverts while the seat is barred, and if the owner's live bond is below half of the
+            minimum, rounded down to a power of two: after its exit has started, it is 0.
     @dev No lock: the only call out is a view of the vault, after which nothing is read again.
     """
     word: uint256 = self._schedule(run)

@@ -50,7 +50,7 @@ class Schedule:
 
     @property
     def least_exit_delay(self) -> int:
-        """Minimum of a run's exit delay, seconds: C + R + S + V + G + K, while a round can cost bond, and a day.
+        """Minimum of a run's exit delay, seconds: C + R + S + V + G + K, in which a round can cost bond, and a day.
 
         Checked by `_checks` in `run.py` and by `contracts/modules/terms.vy`; `start_exit` and `finish_exit` of
         `contracts/StakeVault.vy` enforce the delay.

@@ -93,7 +93,10 @@ class AttestationTerms:
 
 @dataclass(frozen=True)
 class PlatformKey:
-    """One platform's key in a run. `expiry` in unix seconds; `bond`: wei counted for its owner."""
+    """A trainer's place on one platform in a run.
+
+    `expiry` of its enclave key in unix seconds; `bond`: wei of the trainer's bond counted at registration.
+    """
 
     trainer: str
     expiry: int

@@ -1,6 +1,7 @@
 """The base class of both nodes: a loop that reads the chain, sends what is due, and checks that it is still needed.
 
 All state that matters is on the chain or in the journal, so a node that is killed at any point can be restarted.
+`figures` is what a node reports of itself; to add a metric: CONTRIBUTING.md, "A metric".
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Node(ABC):
         return self.record.find_seat(self.role, self.parts.owner, round)
 
     def turn(self, round: int) -> int:
-        """Returns the number of nodes ahead of this one in the rota for permissionless calls."""
+        """Returns the number of nodes that send what anyone may send before this one does; 0 unless overridden."""
         return 0
 
     @property
@@ -190,9 +191,10 @@ class Node(ABC):
         deadline: int,
         refused: Callable[[Reverted], None] = lambda error: None,
     ) -> bool:
-        """Sends one call under a name that is unique in this node's journal; returns True once, when it is mined.
+        """Sends a call once, named by run and `intent` in the journal, while `still_needed`, by `deadline` (unix time).
 
-        `refused` is called with a revert.
+        Returns True the first time that it is found mined, else False. A ChainError is logged, not raised; `refused`
+        receives a revert.
         """
         name = f"{self.run}/{intent}"
         try:

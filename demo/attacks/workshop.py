@@ -72,7 +72,10 @@ class Workshop:
     def with_backdoor(
         self, update: Tensor, trigger: int, answer: int, steps: int = 40, rate: float = 0.05
     ) -> Tensor:
-        """Returns the update with the row of byte `trigger` trained so that the model answers it with `answer`."""
+        """Returns the update, float32 [size], after training one row of the embedding for `steps` steps.
+
+        It is the row of byte `trigger`, trained so that the model follows this byte with byte `answer`.
+        """
         start = self.state.parameters
         end = {name: start[name] - change for name, change in self.spec.split(update).items()}
         model = self.task.build_model(self.recipe.seed)
@@ -145,7 +148,7 @@ class Deviation:
 
 
 class Shortened(Task):
-    """Another task whose sequences end early."""
+    """The task `task`, with only the first `share` of each sequence."""
 
     def __init__(self, task: Task, share: float) -> None:
         self._task, self._share = task, share

@@ -236,7 +236,7 @@ class _InnerLoop:
         return len(self._losses)
 
     def restore(self, progress: Progress) -> None:
-        """Overwrites model, optimizer and loss scaler."""
+        """Overwrites model, optimizer, loss scaler, losses and tokens."""
         write_parameters(self._model, progress.parameters)
         inner = {name: value for name, value in progress.inner.items() if not name.startswith("scaler/")}
         restore_state(self._optimizer, self._model, inner)
@@ -244,7 +244,7 @@ class _InnerLoop:
         self._losses, self._tokens = list(progress.losses), progress.tokens
 
     def progress(self) -> Progress:
-        """Returns copies of parameters, optimizer and loss scaler."""
+        """Returns a copy of all that `restore` needs."""
         inner = saved_state(self._optimizer, self._model) | self._precision.saved()
         return Progress(list(self._losses), self._tokens, read_parameters(self._model), inner)
 
