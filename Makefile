@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml requirements.lock
 	$(PY) -m pip install --quiet -c requirements.lock --no-build-isolation -e '.[dev]'
 	touch $@
 
-demo: $(STAMP)            ## play a run on the embedded chain: 4 trainers, 3 validators, one cheat; 2 minutes
+demo: $(STAMP)            ## play a run on the embedded chain: 4 trainers, 3 validators, one cheat; 2 to 4 minutes
 	.venv/bin/earnest demo --attack sign-flip --output earnest-demo
 
 demo-attested: $(STAMP)   ## the same with updates signed inside SIMULATED TEEs: three cheats, all refused
