@@ -39,7 +39,7 @@ TRIAL_WEIGHT = 128
 
 @dataclass(frozen=True)
 class Margin:
-    """How much more often an own sequence gains than a fresh one: the chance beyond 1/2, and its standard error."""
+    """The chance that an own sequence gains more than a fresh one, less 1/2 (`excess`), and its standard error (`se`)."""
 
     excess: float
     se: float

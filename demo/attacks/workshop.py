@@ -1,4 +1,4 @@
-"""What an attacker trains with: task, recipe, base state and everybody's assignment, all of which are public."""
+"""Training for attackers, from task, recipe, base state and everybody's assignment, all of which are public."""
 
 from __future__ import annotations
 

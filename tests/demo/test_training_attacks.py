@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -133,6 +134,6 @@ def test_what_is_no_attack_is_refused_with_what_to_do(name: str):
 
 def test_an_attack_that_trains_needs_something_to_train_with(workshop: Workshop):
     arena = arena_of("none")
-    lone = Forgery(0, arena.codec, b"", 1.0, None)  # type: ignore[arg-type]
+    lone = Forgery(0, arena.codec, b"", 1.0, np.random.default_rng(0))
     with pytest.raises(AttackError, match="nothing to train with"):
         make_attack("tuned-half").forge(lone)
