@@ -39,7 +39,7 @@ TRIAL_WEIGHT = 128
 
 @dataclass(frozen=True)
 class Margin:
-    """The chance that an own sequence gains more than a fresh one, less 1/2 (`excess`), and its standard error (`se`)."""
+    """The chance that an own sequence gains more than a fresh one, less 1/2, and the standard error of it."""
 
     excess: float
     se: float
